@@ -1,0 +1,1 @@
+"""The engine behind a coding agent, as a synchronous Python library."""

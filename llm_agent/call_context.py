@@ -1,0 +1,107 @@
+"""What a tool can learn and say while it runs: `current_call()`.
+
+A contextvar, set on the thread that executes a provider call; so the port stays two methods,
+and a policy deep in a stack of providers can still ask. A provider's own threads see it when
+they run under `contextvars.copy_context()`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import attrs
+
+from llm_agent.messages import ToolRequest
+
+Asker = Callable[[Mapping[str, Any]], Any]
+
+
+class CallHost(Protocol):
+    """Who stands behind a call's context; in a run, the loop."""
+
+    def seconds_left(self) -> float | None:
+        """Working seconds until the deadline, `None` without one; never below 0."""
+        ...
+
+    def progress(self, call_id: str, done: float, total: float | None, message: str | None) -> None: ...
+
+    def log(self, level: str, data: str | Mapping[str, Any]) -> None: ...
+
+    def ask(self, call_id: str, request: Mapping[str, Any], asker: Asker | None) -> Any: ...
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class ToolCallContext:
+    """The call that this thread is executing.
+
+    Within a group of concurrent calls it is the group's: `calls` has all of them, `id` and
+    `name` are the first one's; `for_call` narrows it.
+    """
+
+    id: str
+    """The call's id in the conversation."""
+    name: str
+    run_id: str
+    data: Any = None
+    """What was given to `loop.run(data=...)`."""
+    cancelled: threading.Event = attrs.field(factory=threading.Event)
+    """Set on cancel, on the deadline, and when nobody waits for the call any more."""
+    calls: tuple[ToolRequest, ...] = ()
+    _host: CallHost = attrs.field(repr=False, alias="host")
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds left before the engine stops waiting; `None` without a deadline. Asks do not count."""
+        return self._host.seconds_left()
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Tell how far the call is. Never raises; dropped once nobody waits for the call."""
+        self._host.progress(self.id, done, total, message)
+
+    def log(self, level: str, data: str | Mapping[str, Any]) -> None:
+        """Put a Log event into the run. Never raises; dropped once nobody waits for the call."""
+        self._host.log(level, data)
+
+    def ask(self, request: Mapping[str, Any], asker: Asker | None = None) -> Any:
+        """Ask a human and wait for the answer, the deadline standing still meanwhile.
+
+        Args:
+            request: what is asked, as plain data; a key `tool` names the tool it is about.
+            asker: called with *request* on this thread; without one, the loop's `on_ask`.
+
+        Returns:
+            The answer, untouched; `None` when the run ended before one came.
+
+        Raises:
+            ConfigError: neither an asker nor `on_ask`.
+            Anything the asker raises.
+        """
+        return self._host.ask(self.id, request, asker)
+
+    @contextmanager
+    def for_call(self, request: ToolRequest) -> Iterator[ToolCallContext]:
+        """Make *request*, one of the group's calls, the current call of this thread."""
+        with entered(attrs.evolve(self, id=request.id, name=request.name)) as narrowed:
+            yield narrowed
+
+
+_CURRENT: ContextVar[ToolCallContext | None] = ContextVar("llm_agent_current_call", default=None)
+
+
+def current_call() -> ToolCallContext | None:
+    """Return the context of the tool call this thread executes, or `None` outside of one."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def entered(context: ToolCallContext) -> Iterator[ToolCallContext]:
+    """Make *context* the current call of this thread."""
+    token = _CURRENT.set(context)
+    try:
+        yield context
+    finally:
+        _CURRENT.reset(token)

@@ -1,0 +1,70 @@
+"""Cancellation: an event, the reason, and whatever must be woken when it is set.
+
+A wait that cannot look at the event registers a waker. Wakers run on the cancelling thread,
+outside the lock, and may not raise (what they raise is dropped: cancel never raises).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import attrs
+
+
+@attrs.define(eq=False)
+class CancelToken:
+    """One run's wish to end. Set once, from any thread; never unset."""
+
+    event: threading.Event = attrs.field(factory=threading.Event)
+    reason: str | None = None
+    """The reason given to the first cancel, if any."""
+
+    # Guards the reason and the wakers; a leaf.
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+    _wakers: dict[int, Callable[[], None]] = attrs.field(factory=dict, init=False, repr=False)
+    _next_key: int = attrs.field(default=0, init=False, repr=False)
+
+    @property
+    def is_set(self) -> bool:
+        return self.event.is_set()
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """Set the event and wake every waiter; True for the first call only."""
+        with self._lock:
+            if self.event.is_set():
+                return False
+            self.reason = reason
+            self.event.set()
+            wakers = list(self._wakers.values())
+        for wake in wakers:
+            _call_shielded(wake)
+        return True
+
+    def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
+        """Have *wake* called at the cancel, at once if that has been; returns how to take it back."""
+        with self._lock:
+            is_late = self.event.is_set()
+            key = self._next_key
+            self._next_key += 1
+            if not is_late:
+                self._wakers[key] = wake
+        if is_late:
+            _call_shielded(wake)
+
+        def forget() -> None:
+            with self._lock:
+                self._wakers.pop(key, None)
+
+        return forget
+
+    def wait(self, seconds: float) -> bool:
+        """Wait *seconds*, or until cancelled; True when the time was served in full."""
+        return not self.event.wait(seconds) if seconds > 0 else not self.event.is_set()
+
+
+def _call_shielded(wake: Callable[[], None]) -> None:
+    try:
+        wake()
+    except Exception:  # cancel never raises; a waiter that cannot be woken has its own clock
+        pass
