@@ -46,7 +46,17 @@ def floor_of(room: str) -> tuple[int, int]:
 
 def imports(path: Path) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    # What only a type checker sees ties no rooms together at run time.
+    unseen = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in unseen:
+            continue
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "llm_agent":
             found += [node.module] if node.module != "llm_agent" else [f"llm_agent.{name.name}" for name in node.names]
         elif isinstance(node, ast.Import):
