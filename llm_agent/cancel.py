@@ -20,8 +20,11 @@ class CancelToken:
     reason: str | None = None
     """The reason given to the first cancel, if any."""
 
-    # Guards the reason and the wakers; a leaf.
-    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+    # Taken by the first cancel and never given back.
+    _claim: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
+    # Guards the wakers; a leaf. Re-entrant, because a signal handler may cancel while its own
+    # thread is in here.
+    _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False, repr=False)
     _wakers: dict[int, Callable[[], None]] = attrs.field(factory=dict, init=False, repr=False)
     _next_key: int = attrs.field(default=0, init=False, repr=False)
 
@@ -31,18 +34,21 @@ class CancelToken:
 
     def cancel(self, reason: str | None = None) -> bool:
         """Set the event and wake every waiter; True for the first call only."""
-        with self._lock:
-            if self.event.is_set():
-                return False
-            self.reason = reason
-            self.event.set()
+        if not self._claim.acquire(blocking=False):
+            return False
+        self.reason = reason
+        self.event.set()
+        with self._lock:  # a waker is in here, or finds the event set
             wakers = list(self._wakers.values())
         for wake in wakers:
             _call_shielded(wake)
         return True
 
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Have *wake* called at the cancel, at once if that has been; returns how to take it back."""
+        """Have *wake* called at the cancel, at once if that has been; returns how to take it back.
+
+        A cancel that has already begun may still call *wake* after it was taken back.
+        """
         with self._lock:
             is_late = self.event.is_set()
             key = self._next_key

@@ -20,23 +20,13 @@ def canonical_json(value: Any) -> str:
 
     What JSON has no word for (sets, dates, NaN) goes through `str`; the result always parses.
     """
-    plain = _plain(value)
+    plain = clean_value(value)
     try:
         return orjson.dumps(plain, option=orjson.OPT_SORT_KEYS).decode()
     except TypeError:
-        # Integers beyond 64 bits, or deep nesting. The two encoders agree on everything
-        # but the spelling of floats, which reaches this line only beside such an integer.
-        try:
-            return json.dumps(plain, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
-        except (RecursionError, ValueError):
-            return json.dumps(str(type(value)))
-
-
-def _plain(value: Any) -> Any:
-    try:
-        return clean_value(value)
-    except RecursionError:
-        return f"<{type(value).__name__} nested too deeply>"
+        # Integers beyond 64 bits. The two encoders agree on everything but the spelling of
+        # floats, which reaches this line only beside such an integer.
+        return json.dumps(plain, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
 
 def canonical_arguments(arguments: Any) -> str:
@@ -49,7 +39,7 @@ def canonical_arguments(arguments: Any) -> str:
         return ""
     if isinstance(arguments, Mapping | list | tuple):
         return canonical_json(arguments)
-    text = arguments if isinstance(arguments, str) else str(arguments)
+    text = arguments if isinstance(arguments, str) else str(clean_value(arguments))
     if text.strip()[:1] in ("{", "["):
         try:
             return canonical_json(loads(text))

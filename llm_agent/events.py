@@ -37,7 +37,7 @@ from typing import Any, ClassVar, Final, Literal, Self, cast, get_args
 
 import attrs
 
-from llm_agent.codec import clean_value
+from llm_agent.codec import clean_text, clean_value
 from llm_agent.errors import ConfigError
 from llm_agent.messages import Message, Usage
 
@@ -66,7 +66,10 @@ def parse_ts(text: str) -> int:
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"a time needs its offset, got {text!r}")
-    return (moment - _EPOCH) // _MICROSECOND
+    try:
+        return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
+    except OverflowError:
+        raise ValueError(f"a time must lie within the years 1 to 9999 in UTC, got {text!r}") from None
 
 
 def _one_of(literal: Any) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
@@ -79,6 +82,15 @@ def _one_of(literal: Any) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
             )
 
     return check
+
+
+def _snapshot(value: Any) -> Any:
+    """A copy of plain data: what is told is told to every reader alike, whoever changes the original."""
+    return clean_value(value) if isinstance(value, Mapping) else value
+
+
+def _unless_empty(value: Any) -> Any:
+    return None if not value or value == Usage() else _snapshot(value)
 
 
 @attrs.frozen(kw_only=True, weakref_slot=False)
@@ -132,13 +144,15 @@ def _payload_keys(cls: type[_Event]) -> tuple[tuple[str, str], ...]:
 
 def _told(value: Any) -> Any:
     match value:
+        case str():
+            return clean_text(value)
         case Message():
             return value.to_chat()
         case Usage() | AttemptRecord():
             return value.to_dict()
         case tuple():
             return [_told(item) for item in value]
-        case str() | int() | float():
+        case int():
             return value
         case _:
             return clean_value(value)
@@ -161,7 +175,7 @@ class AttemptRecord:
         told = {f.name.replace("_", "-"): getattr(self, f.name) for f in attrs.fields(AttemptRecord)}
         if self.usage is not None:
             told["usage"] = self.usage.to_dict()
-        return {key: value for key, value in told.items() if value is not None}
+        return {key: clean_value(value) for key, value in told.items() if value is not None}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> AttemptRecord:
@@ -254,7 +268,7 @@ class AttemptFailed(_Event):
     """Seconds until the same backend is asked again; only with `retry-same`."""
     retry_after: float | None = None
     """Seconds the server asked for."""
-    usage: Usage | None = None
+    usage: Usage | None = attrs.field(default=None, converter=_unless_empty)
 
 
 @attrs.frozen(kw_only=True, weakref_slot=False)
@@ -319,7 +333,7 @@ class ToolCall(_Event):
     kind: ClassVar[Literal["tool-call"]] = "tool-call"
     id: str
     name: str
-    arguments: str | Mapping[str, Any] | None = None
+    arguments: str | Mapping[str, Any] | None = attrs.field(default=None, converter=_snapshot)
     round: int | None = None
 
 
@@ -352,7 +366,7 @@ class ToolResult(_Event):
     name: str | None = None
     content: str
     is_error: bool = False
-    artifact: Mapping[str, Any] | None = None
+    artifact: Mapping[str, Any] | None = attrs.field(default=None, converter=_unless_empty)
     round: int | None = None
 
 
@@ -377,14 +391,15 @@ class AskPending(_Event):
     """A human is asked; the call's deadline stands still until the answer."""
 
     kind: ClassVar[Literal["ask-pending"]] = "ask-pending"
-    request: Mapping[str, Any]
+    request: Mapping[str, Any] = attrs.field(converter=_snapshot)
     tool: str | None = None
     ask_id: str | None = None
     call_id: str | None = None
 
 
 def _answer(value: Any) -> Any:
-    return value if value is None or isinstance(value, Mapping) else str(value)
+    plain = clean_value(value)
+    return plain if plain is None or isinstance(value, Mapping) else str(plain)
 
 
 @attrs.frozen(kw_only=True, weakref_slot=False)
@@ -392,7 +407,7 @@ class AskAnswered(_Event):
     """The ask is over; without *answer* it raised, or nobody answered."""
 
     kind: ClassVar[Literal["ask-answered"]] = "ask-answered"
-    request: Mapping[str, Any]
+    request: Mapping[str, Any] = attrs.field(converter=_snapshot)
     answer: Mapping[str, Any] | str | None = attrs.field(default=None, converter=_answer)
     ask_id: str | None = None
     call_id: str | None = None
@@ -413,7 +428,7 @@ class Log(_Event):
     kind: ClassVar[Literal["log"]] = "log"
     level: str = "info"
     logger: str | None = None
-    data: str | Mapping[str, Any] = attrs.field(validator=_log_data)
+    data: str | Mapping[str, Any] = attrs.field(converter=_snapshot, validator=_log_data)
 
 
 # -- how a run ends -------------------------------------------------------------------
@@ -490,8 +505,10 @@ def from_dict(data: Mapping[str, Any]) -> Event:
     Raises:
         ConfigError: the kind is unknown, or a field is missing or cannot be.
     """
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"events.from_dict: expected a mapping, got {type(data).__name__}")
     kind = data.get("kind")
-    cls = _CLASS_BY_KIND.get(cast("str", kind))
+    cls = _CLASS_BY_KIND.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise ConfigError(f"events.from_dict: unknown kind {kind!r}, expected one of {', '.join(KINDS)}")
     fields: dict[str, Any] = {"run_id": data.get("run-id"), "seq": data.get("seq")}

@@ -40,6 +40,11 @@ def _arguments(value: Any) -> str | Mapping[str, Any] | None:
             return None
 
 
+def _copied(value: Any) -> Any:
+    """A copy where it could be changed in place: values here never share containers with a reader."""
+    return value if value is None or isinstance(value, str) else codec.clean_value(value)
+
+
 def _text(value: Any) -> str:
     return codec.clean_text(value) if isinstance(value, str) else ""
 
@@ -58,9 +63,12 @@ class ToolRequest:
     arguments: str | Mapping[str, Any] | None = attrs.field(default=None, converter=_arguments)
     """As the model sent them: JSON text, a mapping, or nothing."""
 
-    @cached_property
+    @property
     def args(self) -> dict[str, Any]:
         """The arguments as a dict; `{}` for none, `""`, blank or `null`.
+
+        A new one each time: whoever changes it changes nothing for the next reader, and
+        nothing of what the servers are told.
 
         Raises:
             ValueError: they are not a JSON object. The engine answers such calls itself; a
@@ -69,7 +77,7 @@ class ToolRequest:
         if self.arguments is None:
             return {}
         if not isinstance(self.arguments, str):
-            return dict(self.arguments)
+            return cast("dict[str, Any]", codec.clean_value(self.arguments))
         if not self.arguments.strip():
             return {}
         try:
@@ -97,7 +105,7 @@ class ToolRequest:
         """The chat-completions shape with everything as sent."""
         function: dict[str, Any] = {"name": self.name}
         if self.arguments is not None:
-            function["arguments"] = self.arguments
+            function["arguments"] = _copied(self.arguments)
         return {"id": self.id, "type": "function", "function": function}
 
     def to_wire(self) -> dict[str, Any]:
@@ -115,7 +123,7 @@ class ToolRequest:
             return codec.dumps({"unreadable_arguments": self.arguments}).decode()
         # The model's own spelling is kept where it is an object: caches depend on the bytes.
         if isinstance(self.arguments, str) and args:
-            return self.arguments
+            return codec.strict_text(self.arguments)
         return codec.dumps(args).decode()
 
     @classmethod
@@ -145,12 +153,18 @@ def _json_kind(value: Any) -> str:
             return type(value).__name__
 
 
+def _answer_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"ToolAnswer: content must be text, got {type(value).__name__}")
+    return codec.clean_text(value)
+
+
 @attrs.frozen
 class ToolAnswer:
     """What a provider says to one call."""
 
     tool_call_id: str = attrs.field(converter=_text)
-    content: str = attrs.field(converter=codec.clean_text)
+    content: str = attrs.field(converter=_answer_text)
     """What the model will read."""
     is_error: bool = False
     structured: Any = attrs.field(default=None, eq=False)
@@ -175,7 +189,11 @@ def _content(value: Any) -> Content:
 
 
 def _tool_calls(value: Any) -> tuple[ToolRequest, ...]:
-    return tuple(ToolRequest.from_raw(raw) for raw in value or ())
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise ConfigError(f"Message: tool_calls must be a list, got {type(value).__name__}")
+    return tuple(ToolRequest.from_raw(raw) for raw in value)
 
 
 def _optional_text(value: str | None) -> str | None:
@@ -190,9 +208,9 @@ class Message:
     content: Content = attrs.field(default="", converter=_content)
     tool_calls: tuple[ToolRequest, ...] = attrs.field(default=(), converter=_tool_calls)
     tool_call_id: str | None = attrs.field(default=None, converter=_optional_text)
-    sticky: bool = False
+    sticky: bool = attrs.field(default=False, converter=bool)
     """Never summarised away. Not for tool traffic: a pinned half of a pair breaks the pair."""
-    sysprompt: bool = False
+    sysprompt: bool = attrs.field(default=False, converter=bool)
     depth: int | None = None
     """Position from the end, for prompt injections; 0 counts."""
 
@@ -280,7 +298,7 @@ class Message:
         return wire
 
     def _content_data(self) -> Any:
-        return self.content if isinstance(self.content, str) else list(self.content)
+        return _copied(self.content)
 
     @cached_property
     def wire_json(self) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import attrs
 
+from llm_agent.codec import clean_value
 from llm_agent.errors import RunNotCompleted
 from llm_agent.events import AttemptRecord, RunCancelled, RunCompleted, RunFailed, Stage, Terminal
 from llm_agent.messages import Message, Usage
@@ -192,10 +193,12 @@ class Outcome:
             "outcome": self.status,
             "final": self.final,
             "messages": [message.to_dict() for message in self.messages],
-            "error": self.error,
+            # An error's words may quote a file name that is no UTF-8.
+            "error": clean_value(self.error),
             "attempts": [record.to_dict() for record in self.attempts],
-            "reason": self.reason,
+            "reason": clean_value(self.reason),
         }
+
         if self._bill_is_told:
             spent = self.spent.to_dict()
             told["spent"] = {key: value for key, value in spent.items() if key not in ("attempts", "by-model")}

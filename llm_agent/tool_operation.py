@@ -170,8 +170,13 @@ class ToolOperation:
     # -- the clock that pauses while a human is asked ------------------------------------
 
     def begin_ask(self, now: float) -> None:
-        """Stop the working clock; asks nest, and the first one opens the span."""
+        """Stop the working clock; asks nest, and the first one opens the span.
+
+        An ask after the end (a provider that nobody waits for any more) changes nothing.
+        """
         with self._lock:
+            if self._settled is not None:
+                return
             if self._ask_depth == 0:
                 self._ask_opened = now
             self._ask_depth += 1

@@ -22,7 +22,11 @@ _log = logging.getLogger("llm_agent.watchdog")
 
 @attrs.define(eq=False)
 class Watch:
-    """One deadline. Any thread may move it; it fires at most once."""
+    """One deadline. Any thread may touch it; it fires at most once.
+
+    `pause` and `resume` are for one thread at a time and do not nest: a second pause, or a
+    resume without one, changes nothing.
+    """
 
     limit: float
     """Seconds from a touch to the expiry."""
@@ -32,18 +36,23 @@ class Watch:
     _left: float = attrs.field(default=0.0, init=False)
 
     def touch(self) -> None:
-        """Start the clock again: the whole limit from now."""
-        self.due = monotonic() + self.limit
+        """Start the clock again: the whole limit from now, or from the resume while paused."""
+        if self.due == math.inf:
+            self._left = self.limit
+        else:
+            self.due = monotonic() + self.limit
 
     def pause(self) -> None:
         """Stop the clock and remember what is left."""
-        self._left = self.due - monotonic()
-        self.due = math.inf
+        if self.due != math.inf:
+            self._left = self.due - monotonic()
+            self.due = math.inf
 
     def resume(self) -> None:
         """Go on with what was left at the pause."""
-        self.due = monotonic() + self._left
-        WATCHDOG.wake()
+        if self.due == math.inf:
+            self.due = monotonic() + self._left
+            WATCHDOG.wake()
 
 
 class Watchdog:
@@ -70,7 +79,7 @@ class Watchdog:
         return watch
 
     def dismiss(self, watch: Watch) -> None:
-        """Forget *watch*; no effect when it has fired."""
+        """Forget *watch*; no effect when it has fired, or is about to: its callback may be running."""
         with self._changed:
             self._watches.discard(watch)
 
@@ -87,7 +96,7 @@ class Watchdog:
             for watch in expired:
                 try:
                     watch.on_expiry()
-                except Exception:  # a shield: one bad callback must not cost everybody their deadlines
+                except BaseException:  # a shield: one bad callback must not cost everybody their deadlines
                     _log.exception("a deadline's callback raised")
 
     def _sleep_until_due(self) -> None:

@@ -12,10 +12,10 @@ PACKAGE = Path(llm_agent.__file__).parent
 # Floor by floor; on floors 0 to 2 a module may also import those listed before it.
 FLOORS: dict[int, tuple[str, ...]] = {
     0: (
-        "errors", "codec", "canonical", "notices", "messages", "tool_operation", "events", "outcome",
+        "errors", "codec", "canonical", "notices", "messages", "wire_view", "tool_operation", "events", "outcome",
     ),
-    1: ("cancel", "watchdog", "channel", "slot", "jsonl", "retry", "budget", "limits", "live"),
-    2: ("ports", "call_context", "run"),
+    1: ("cancel", "watchdog", "channel", "slot", "jsonl", "retry", "patterns", "limits", "bill"),
+    2: ("ports", "call_context", "asks", "run_core", "run", "live"),
     3: ("token_count", "prompt", "session", "tools", "backends"),
     4: ("loop",),
     5: ("testing",),
@@ -27,6 +27,7 @@ LOOP_PAIRS = {
     ("roundtrip", "attempt"),
     ("roundtrip", "window"),
     ("dispatch", "settle"),
+    ("dispatch", "live_call"),
 }
 LOOP_COMMON = {"state", "config"}  # what every stage may import
 # The default wiring (functions as tools, the counter, the prompt) meets the services in one place.

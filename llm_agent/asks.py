@@ -1,0 +1,77 @@
+"""Questions of a run that somebody answers from another thread.
+
+A question is on the desk before anybody is told of it, so no answer can come too early. Each
+is answered once; closing the desk ends every wait with nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class PendingAsk:
+    """A question that waits for `run.answer(ask_id, answer)`."""
+
+    ask_id: str
+    call_id: str
+    request: Mapping[str, Any]
+
+    _answers: SimpleQueue[Any] = attrs.field(factory=SimpleQueue, init=False, repr=False, eq=False)
+
+    def wait(self) -> Any:
+        """Wait for the answer; `None` when the desk closed or the question was taken back."""
+        return self._answers.get()
+
+
+@attrs.define(eq=False)
+class AskDesk:
+    """The open questions of one run. Any thread."""
+
+    _open: dict[str, PendingAsk] = attrs.field(factory=dict, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+    # Guards both; a leaf.
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+
+    def put(self, call_id: str, request: Mapping[str, Any]) -> PendingAsk:
+        """Lay a question on the desk; on a closed one it is over at once."""
+        ask = PendingAsk(ask_id=str(uuid.uuid4()), call_id=call_id, request=dict(request))
+        with self._lock:
+            if self._is_closed:
+                ask._answers.put(None)
+            else:
+                self._open[ask.ask_id] = ask
+        return ask
+
+    def answer(self, ask_id: str, answer: Any) -> bool:
+        """Answer one question; False when it is unknown, answered or over."""
+        with self._lock:
+            ask = self._open.pop(ask_id, None)
+        if ask is None:
+            return False
+        ask._answers.put(answer)
+        return True
+
+    def take_back(self, call_ids: set[str]) -> None:
+        """End the questions of calls that nobody waits for any more."""
+        for ask in self.pending():
+            if ask.call_id in call_ids:
+                self.answer(ask.ask_id, None)
+
+    def pending(self) -> tuple[PendingAsk, ...]:
+        """The open questions, oldest first."""
+        with self._lock:
+            return tuple(self._open.values())
+
+    def close(self) -> None:
+        """End every question, and every later one."""
+        with self._lock:
+            self._is_closed = True
+        for ask in self.pending():
+            self.answer(ask.ask_id, None)

@@ -1,0 +1,158 @@
+"""The event log of one run, and the readers that replay it.
+
+Every reader sees the whole run from any position, at its own pace. The log is a list; a
+reader holds an index into it and parks on a queue of its own, which holds at most one wake
+token. So a reader that stops reading costs the run nothing, and publishing to nobody wakes
+nobody. The law: events are appended in `seq` order, and nothing is appended after the close.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Self
+
+from llm_agent.events import Event, Terminal, Token, now_us
+
+
+class EventChannel:
+    """Appends events with their place in the run; made by the run, closed by its terminal."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._history: list[Event] = []
+        self._parked: set[EventReader] = set()
+        self._is_closed = False
+        # Guards the three above; a leaf. Readers index the history without it: a list that
+        # only grows may be read while it grows.
+        self._lock = threading.Lock()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    @property
+    def last_at_us(self) -> int | None:
+        """When the newest event was made; `None` before the first."""
+        return self._history[-1].at_us if self._history else None
+
+    def publish(self, event: Event) -> bool:
+        """Append a stamped copy of *event*; False once closed, and nothing has happened then."""
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._append(event.stamped(self._run_id, len(self._history)))
+            return True
+
+    def publish_token(self, text: str, round_no: int, attempt: int) -> bool:
+        """The same as publishing a Token, without the copy: this is the path every token takes."""
+        at_us = now_us()
+        with self._lock:
+            if self._is_closed:
+                return False
+            history = self._history
+            history.append(
+                Token(text=text, round=round_no, attempt=attempt, run_id=self._run_id, seq=len(history), at_us=at_us)
+            )
+            if self._parked:
+                self._wake_all()
+            return True
+
+    def close(self, terminal: Terminal, settle: Callable[[], None]) -> bool:
+        """End the log: closed, then *settle*, then the terminal, in one critical section.
+
+        So whoever sees the terminal finds settled what *settle* settles. It must be a leaf:
+        store a value, set an event. False when it was closed before.
+        """
+        with self._lock:
+            if self._is_closed:
+                return False
+            self._is_closed = True
+            settle()
+            self._append(terminal.stamped(self._run_id, len(self._history)))
+            return True
+
+    def _append(self, event: Event) -> None:
+        self._history.append(event)
+        if self._parked:
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for reader in self._parked:
+            reader._wakes.put(None)
+        self._parked.clear()
+
+    def reader(self, after: int | None, timeout: float | None) -> EventReader:
+        """Return a reader from the start, or from the event behind seq *after*."""
+        return EventReader(self, 0 if after is None else max(0, after + 1), timeout)
+
+
+class EventReader:
+    """A blocking iterator over a run's events. For one thread at a time; `close` from any.
+
+    Abandoning it anywhere is harmless; nothing has to be closed.
+    """
+
+    def __init__(self, channel: EventChannel, start: int, timeout: float | None) -> None:
+        self._channel = channel
+        self._history: Sequence[Event] = channel._history
+        self._next = start
+        self._timeout = timeout
+        self._is_closed = False
+        # One wake token at the most: it is put only for a parked reader, which is unparked by that.
+        self._wakes: SimpleQueue[None] = SimpleQueue()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        """Return the next event.
+
+        Raises:
+            StopIteration: after the terminal event, or once closed.
+            TimeoutError: none came in time; the reader can be continued.
+        """
+        try:
+            event = self._history[self._next]
+        except IndexError:
+            event = self._wait()
+        self._next += 1
+        return event
+
+    def close(self) -> None:
+        """End the iteration; a thread blocked in it wakes up. Idempotent, any thread."""
+        self._is_closed = True
+        self._history = ()
+        with self._channel._lock:
+            self._unpark()
+            self._wakes.put(None)
+
+    def _wait(self) -> Event:
+        give_up = None if self._timeout is None else monotonic() + self._timeout
+        while True:
+            if self._is_closed:
+                raise StopIteration
+            with self._channel._lock:
+                if self._next < len(self._channel._history):
+                    return self._channel._history[self._next]
+                if self._channel._is_closed:
+                    raise StopIteration
+                self._channel._parked.add(self)
+            self._sleep(give_up)
+
+    def _sleep(self, give_up: float | None) -> None:
+        try:
+            self._wakes.get(timeout=None if give_up is None else max(0.0, give_up - monotonic()))
+        except Empty:
+            raise TimeoutError(f"no event came within {self._timeout} s") from None
+        finally:  # also when a KeyboardInterrupt ends the wait
+            with self._channel._lock:
+                self._unpark()
+
+    def _unpark(self) -> None:
+        """Leave the parking, with no token left behind. Holds the channel's lock."""
+        self._channel._parked.discard(self)
+        while not self._wakes.empty():
+            self._wakes.get_nowait()

@@ -1,0 +1,191 @@
+"""One frozen configuration of a loop, validated once, in the caller's thread.
+
+What cannot work is refused here, by a `ConfigError` that names the option, what was expected
+and what came; so that nothing of it has to be asked again while a run lives.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, cast
+
+import attrs
+
+from llm_agent.call_context import Asker
+from llm_agent.errors import ConfigError
+from llm_agent.events import Disposition
+from llm_agent.limits import Limits
+from llm_agent.messages import Message
+from llm_agent.patterns import checked_patterns, matches
+from llm_agent.ports import Backend, TokenCounter, ToolProvider, Transcript
+from llm_agent.retry import RetryPolicy
+from llm_agent.tool_operation import IDEMPOTENCIES, Idempotency
+
+Classify = Callable[[str, int | None], Disposition]
+SteerSource = Callable[[], Any]
+Deadlines = tuple[tuple[str, float | None], ...]
+IdempotencyRules = tuple[tuple[str, Idempotency], ...]
+
+
+@attrs.frozen(kw_only=True)
+class LoopConfig:
+    """What a loop was told, in the form its stages use."""
+
+    backends: tuple[Backend, ...]
+    provider: ToolProvider | None
+    counter: TokenCounter
+    session: Transcript | None
+    system_prompt: Message | None
+    context_budget: int | None
+    limits: Limits
+    retry: RetryPolicy
+    classify: Classify
+    round_trip_timeout: float
+    attempt_timeout: float | None
+    deadlines: Deadlines
+    max_abandoned_calls: int
+    idempotency_rules: IdempotencyRules
+    concurrent_tools: tuple[str, ...]
+    steer_source: SteerSource | None
+    on_ask: Asker | Literal["run"] | None
+    close_session: bool
+
+    def deadline_of(self, tool: str) -> float | None:
+        """Working seconds a call of *tool* may take; `None` for no deadline. The first match wins."""
+        for pattern, seconds in self.deadlines:
+            if matches(pattern, tool):
+                return seconds
+        return None
+
+    def idempotency_of(self, tool: str) -> Idempotency:
+        """What the rules, or else the tool itself, say about repeating a call."""
+        for pattern, idempotency in self.idempotency_rules:
+            if matches(pattern, tool):
+                return idempotency
+        declared = getattr(self.provider, "idempotency_of", None)
+        said = declared(tool) if callable(declared) else "unknown"
+        return cast("Idempotency", said) if said in IDEMPOTENCIES else "unknown"
+
+
+def model_name(backend: Backend) -> str:
+    """Return what a backend calls its model; `unknown` for one that will not say."""
+    try:
+        return str(backend.model)
+    except Exception:  # a shield: a name is worth no run
+        return "unknown"
+
+
+def completion_cap(backend: Backend) -> int | None:
+    """Return a backend's cap on one completion, if it states one."""
+    try:
+        cap = backend.max_tokens
+    except Exception:  # a shield, as above
+        return None
+    return cap if isinstance(cap, int) else None
+
+
+# -- the checks, one option each ---------------------------------------------------------
+
+
+def checked_backends(backends: Any) -> tuple[Backend, ...]:
+    chain = tuple(backends) if isinstance(backends, Sequence) and not isinstance(backends, str) else (backends,)
+    if not chain:
+        raise ConfigError("Loop: backends must name at least one backend, got an empty list")
+    for index, backend in enumerate(chain):
+        if isinstance(backend, type) or not callable(getattr(backend, "stream", None)):
+            raise ConfigError(f"Loop: backends[{index}] must be an object with stream(request), got {_kind(backend)}")
+    return chain
+
+
+def checked_provider(provider: Any) -> ToolProvider:
+    for method in ("tools_for_llm", "execute_tool_calls"):
+        if isinstance(provider, type) or not callable(getattr(provider, method, None)):
+            raise ConfigError(
+                f"Loop: a tool provider needs tools_for_llm() and execute_tool_calls(calls); {_kind(provider)} "
+                f"has no {method}"
+            )
+    return cast("ToolProvider", provider)
+
+
+def checked_session(session: Any, *, has_provider: bool) -> Transcript | None:
+    if session is None:
+        return None
+    needed = ["append_message", "messages", "message_ids"]
+    if has_provider:
+        needed += ["append_grants", "append_tool_dispatched", "append_tool_settled", "pending_tool_operations"]
+    for name in needed:
+        if isinstance(session, type) or (not hasattr(type(session), name) and not hasattr(session, name)):
+            raise ConfigError(f"Loop: session must be a transcript with {name}, got {_kind(session)}")
+    return cast("Transcript", session)
+
+
+def checked_counter(counter: Any) -> TokenCounter:
+    for method in ("count_messages", "count_request", "record_usage"):
+        if isinstance(counter, type) or not callable(getattr(counter, method, None)):
+            raise ConfigError(f"Loop: counter must have {method}(), got {_kind(counter)}")
+    return cast("TokenCounter", counter)
+
+
+def checked_count(option: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"Loop: {option} must be a whole number of at least {least}, got {value!r}")
+    return value
+
+
+def checked_seconds(option: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ConfigError(f"Loop: {option} must be a number of seconds above 0, got {value!r}")
+    return float(value)
+
+
+def checked_deadlines(value: Any) -> Deadlines:
+    """Read `tool_deadline`: seconds for every tool, or a mapping of tool pattern to seconds or None."""
+    if value is None:
+        return ()
+    if not isinstance(value, Mapping):
+        return (("*", checked_seconds("tool_deadline", value)),)
+    patterns = checked_patterns("Loop: tool_deadline", list(value))
+    return tuple(
+        (name, None if value[name] is None else checked_seconds(f"tool_deadline[{name!r}]", value[name]))
+        for name in patterns
+    )
+
+
+def checked_rules(rules: Any) -> IdempotencyRules:
+    checked: list[tuple[str, Idempotency]] = []
+    for index, rule in enumerate(rules):
+        where = f"Loop: idempotency_rules[{index}]"
+        if not isinstance(rule, Mapping):
+            raise ConfigError(f"{where} must be a mapping with tool and idempotency, got {rule!r}")
+        tool, idempotency = rule.get("tool"), rule.get("idempotency")
+        if not isinstance(tool, str) or not tool:
+            raise ConfigError(f"{where}: tool must be a tool pattern, got {tool!r}")
+        if idempotency not in IDEMPOTENCIES:
+            raise ConfigError(f"{where}: idempotency must be one of {', '.join(IDEMPOTENCIES)}, got {idempotency!r}")
+        checked.append((tool, idempotency))
+    return tuple(checked)
+
+
+def checked_steer_source(source: Any) -> SteerSource | None:
+    if source is None:
+        return None
+    if not callable(source):
+        raise ConfigError(f"Loop: steer_source must be callable without arguments, got {_kind(source)}")
+    try:
+        inspect.signature(source).bind()
+    except TypeError:
+        raise ConfigError("Loop: steer_source must be callable without arguments; this one needs some") from None
+    except ValueError:  # a builtin that does not tell its signature
+        pass
+    return cast("SteerSource", source)
+
+
+def checked_on_ask(on_ask: Any) -> Asker | Literal["run"] | None:
+    if on_ask is None or on_ask == "run" or callable(on_ask):
+        return cast("Asker | Literal['run'] | None", on_ask)
+    raise ConfigError(f"Loop: on_ask must be a callable (request) -> answer, or the string 'run', got {on_ask!r}")
+
+
+def _kind(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__

@@ -1,0 +1,172 @@
+"""The backend chain: one completion per round, from the first backend that gives it.
+
+Each round trip starts again at the first backend, with its full number of attempts.
+`retry.RetryPolicy` decides what a failure means; this room obeys, and tells.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import attrs
+
+from llm_agent.events import AttemptFailed, AttemptRecord, TurnDiscarded
+from llm_agent.loop import window
+from llm_agent.loop.attempt import Attempt, AttemptFailure
+from llm_agent.loop.config import model_name
+from llm_agent.loop.state import RunState
+from llm_agent.messages import Reply
+from llm_agent.outcome import Failed, RunStopped
+from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, Decision, says_overflow
+
+
+@attrs.frozen
+class Aborted:
+    """A failure that no other backend, and no other attempt, can mend."""
+
+    error: str
+    reason: str | None = None
+
+
+@attrs.frozen
+class NothingFits:
+    """No backend was asked: the request is larger than every window."""
+
+    overflow: window.Overflow
+
+
+@attrs.frozen
+class EveryBackendFailed:
+    errors: tuple[str, ...]
+
+
+def round_trip(state: RunState) -> Reply:
+    """Return one completion for this round, from the first backend that gives it.
+
+    Raises:
+        RunStopped: cancelled, no backend gave one, or the request fits nowhere.
+    """
+    outcome = _Chain(state).ask()
+    match outcome:
+        case Reply():
+            return outcome
+        case NothingFits(overflow):
+            raise RunStopped(Failed(error=str(overflow), reason="context-exhausted"))
+        case Aborted(error, reason):
+            state.emit(TurnDiscarded(reason="failed", round=state.round_no))
+            raise RunStopped(Failed(error=error, reason=reason))
+        case EveryBackendFailed(errors):
+            state.emit(TurnDiscarded(reason="failed", round=state.round_no))
+            raise RunStopped(Failed(error="every backend failed: " + "; ".join(errors)))
+        case _:
+            assert_never(outcome)
+
+
+class _Chain:
+    """One walk along the backends."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._attempts = 0
+        self._errors: list[str] = []
+
+    def ask(self) -> Reply | Aborted | NothingFits | EveryBackendFailed:
+        too_large: window.Overflow | None = None
+        for index in range(len(self._state.config.backends)):
+            overflow = window.overflow(self._state)
+            if overflow is not None:
+                too_large = overflow
+                self._skip(index, overflow)
+                continue
+            outcome = self._ask_backend(index)
+            if outcome is not None:
+                return outcome
+        if too_large is not None and not self._attempts:
+            return NothingFits(too_large)
+        return EveryBackendFailed(tuple(self._errors))
+
+    def _skip(self, index: int, overflow: window.Overflow) -> None:
+        """Note a backend that was not asked: no attempt began, no retry is spent."""
+        error = f"[backend {index}] {overflow}"
+        model = model_name(self._state.config.backends[index])
+        self._errors.append(error)
+        self._state.failures.append(AttemptRecord(backend_index=index, model=model, error=error, disposition="advance"))
+        self._state.log(
+            "info",
+            {
+                "message": str(overflow),
+                "backend-index": index,
+                "model": model,
+                "needed": overflow.needed,
+                "window": overflow.window,
+            },
+        )
+
+    def _ask_backend(self, index: int) -> Reply | Aborted | None:
+        """Ask one backend until it answers, or until it is another's turn (`None`)."""
+        for attempts_here in range(1, self._state.config.retry.max_attempts + 1):
+            if self._state.core.cancel.is_set:
+                raise self._state.discard_cancelled("streaming")
+            self._attempts += 1
+            outcome = Attempt(self._state, index, self._attempts).run()
+            if isinstance(outcome, Reply):
+                return outcome
+            error = f"[backend {index}] {outcome.error.message}"
+            decision = self._decide(index, attempts_here, outcome)
+            self._tell(index, outcome, error, decision)
+            if decision.disposition == "abort":
+                return Aborted(error, "completion-truncated" if outcome.is_truncation else None)
+            if decision.backoff is None:
+                return None
+            self._wait(index, outcome.model, decision.backoff)
+        return None
+
+    def _decide(self, index: int, attempts_here: int, failure: AttemptFailure) -> Decision:
+        if failure.is_truncation:
+            return Decision("abort")
+        config, error = self._state.config, failure.error
+        will_not_fit = says_overflow(error)
+        bucket = "advance" if will_not_fit else config.classify(error.error_class, error.status)
+        cap = getattr(config.backends[index], "retry_after_cap", DEFAULT_RETRY_AFTER_CAP)
+        return config.retry.decide(
+            bucket,
+            attempts=attempts_here,
+            is_last=index == len(config.backends) - 1,
+            may_degrade=not will_not_fit,
+            retry_after=error.retry_after,
+            retry_after_cap=cap,
+        )
+
+    def _tell(self, index: int, failure: AttemptFailure, error: str, decision: Decision) -> None:
+        usage = failure.usage if failure.usage.to_dict() else None
+        self._errors.append(error)
+        self._state.failures.append(
+            AttemptRecord(
+                backend_index=index,
+                model=failure.model,
+                error=error,
+                raw_text=failure.streamed or None,
+                usage=usage,
+            )
+        )
+        self._state.emit(
+            AttemptFailed(
+                round=self._state.round_no,
+                attempt=self._attempts,
+                backend_index=index,
+                model=failure.model,
+                error=error,
+                error_class=failure.error.error_class,
+                error_status=failure.error.status,
+                disposition=decision.disposition,
+                backoff=decision.backoff,
+                retry_after=failure.error.retry_after,
+                usage=usage,
+            )
+        )
+
+    def _wait(self, index: int, model: str, seconds: float) -> None:
+        core = self._state.core
+        core.set_stage("backoff", round=self._state.round_no, backend=index, model=model)
+        if not core.cancel.wait(seconds):
+            raise self._state.discard_cancelled("backoff")

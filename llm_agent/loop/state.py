@@ -1,0 +1,226 @@
+"""What a round may change: the conversation, the counts, the bill.
+
+Owned by the run's worker: no locks. `Conversation.append` is the one door for every message
+(memory and transcript), `RunState.emit` the one door for every event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, Final, Protocol
+
+import attrs
+
+from llm_agent.bill import Bill
+from llm_agent.call_context import CallHost, ToolCallContext
+from llm_agent.errors import HistoryMismatch
+from llm_agent.events import (
+    AssistantMessage,
+    AttemptRecord,
+    Event,
+    Log,
+    RunStarted,
+    Stage,
+    TurnCommitted,
+    TurnDiscarded,
+)
+from llm_agent.limits import Tally
+from llm_agent.loop.config import LoopConfig
+from llm_agent.messages import Message, Reply, messages_digest
+from llm_agent.outcome import Cancelled, RunStopped, UnknownOperation
+from llm_agent.ports import ToolDeclaration, Transcript
+from llm_agent.run_core import RunCore
+from llm_agent.slot import Slot
+from llm_agent.tool_operation import OperationState, ToolOperation
+from llm_agent.wire_view import WireView, renamed, unique_id
+
+LOGGER: Final = "llm-agent.loop"
+
+
+class Conversation:
+    """The messages of a run, in memory and, with a session, on disk. One writer."""
+
+    def __init__(self, session: Transcript | None) -> None:
+        self._session = session
+        self.messages: list[Message] = []
+        self.wire = WireView()
+
+    def seed(self, messages: Sequence[Message]) -> None:
+        """Take the messages of the run; what the session has not seen is written to it.
+
+        Raises:
+            HistoryMismatch: they do not extend what the session holds; nothing is written then.
+            TranscriptError: the session refuses a line.
+        """
+        known = 0 if self._session is None else _check_extends(self._session, messages)
+        for message in messages[:known]:
+            self._remember(message)
+        for message in messages[known:]:
+            self.append(message)
+
+    def append(self, message: Message, extra: Mapping[str, Any] | None = None) -> str | None:
+        """Add one message: to the transcript first, then to memory. Returns its line's id, if any."""
+        message_id = None if self._session is None else self._session.append_message(message, extra or {})
+        self._remember(message)
+        return message_id
+
+    def _remember(self, message: Message) -> None:
+        self.messages.append(message)
+        self.wire.append(message)
+
+
+def _check_extends(session: Transcript, messages: Sequence[Message]) -> int:
+    """Return how many of *messages* the session holds already."""
+    recorded = session.messages
+    way_out = "start from session.messages and extend them"
+    if len(messages) < len(recorded):
+        raise HistoryMismatch(
+            len(messages),
+            f"the run was given {len(messages)} messages, but its session holds {len(recorded)}; {way_out}",
+        )
+    for index, (ours, theirs) in enumerate(zip(messages, recorded, strict=False)):
+        if ours is not theirs and ours.digest != theirs.digest:
+            raise HistoryMismatch(
+                index,
+                f"message {index} of the run (role {ours.role}) is not the session's message {index} "
+                f"(role {theirs.role}); {way_out}",
+            )
+    return len(recorded)
+
+
+class Host(CallHost, Protocol):
+    """The batch in flight, for the adapters of code outside a call."""
+
+    @property
+    def context(self) -> ToolCallContext: ...
+
+    def log(self, level: str, data: Any, logger: str | None = None) -> None: ...
+
+
+@attrs.frozen
+class Turn:
+    """An assistant message that is committed."""
+
+    message: Message
+    round: int
+
+    @property
+    def text(self) -> str:
+        return self.message.text
+
+
+class RunState:
+    """Everything one run knows about itself while its worker drives it."""
+
+    def __init__(self, core: RunCore, config: LoopConfig, messages: Sequence[Message], context: str | None) -> None:
+        self.core = core
+        self.config = config
+        self.given = tuple(messages)
+        self.conversation = Conversation(config.session)
+        self.context = None if context is None else Message.system(context)
+        self.slot = Slot(f"llm-agent-tools-{core.id[:8]}")
+        self.tools: tuple[ToolDeclaration, ...] = ()
+        self.round_no = 0
+        self.tally = Tally()
+        self.bill = Bill()
+        self.failures: list[AttemptRecord] = []
+        self.operations: list[ToolOperation] = []
+        self.live_call: Host | None = None
+        self.started = monotonic()
+
+    # -- doors and decisions -----------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        """Publish an event of this run."""
+        self.core.emit(event)
+
+    def log(self, level: str, data: str | Mapping[str, Any]) -> None:
+        """Say something about the run that is no step of it."""
+        self.emit(Log(level=level, logger=LOGGER, data=data))
+
+    def check_cancel(self, stage: Stage) -> None:
+        """Stop the run when a cancel was asked for."""
+        if self.core.cancel.is_set:
+            raise RunStopped(Cancelled(stage))
+
+    def discard_cancelled(self, stage: Stage) -> RunStopped:
+        """Retract what the round streamed; returns the stop for a cancel noticed in *stage*."""
+        self.emit(TurnDiscarded(reason="cancelled", round=self.round_no))
+        return RunStopped(Cancelled(stage))
+
+    # -- the steps of the story that belong to no stage ------------------------------------------
+
+    def begin(self) -> None:
+        """Announce the run and teach the transcript what it has not seen."""
+        self.emit(RunStarted(message_count=len(self.given)))
+        self.conversation.seed(self.given)
+        for orphan in self.conversation.wire.orphans:
+            self.log(
+                "warning",
+                {"message": "a tool result answers no call; it is not sent", "call-id": orphan.tool_call_id or ""},
+            )
+
+    def next_round(self) -> int:
+        """Begin the next round; a cancel between rounds is noticed here."""
+        self.check_cancel("start")
+        self.round_no += 1
+        return self.round_no
+
+    def commit(self, reply: Reply) -> Turn:
+        """Make a reply part of the conversation: transcript, memory, events, in that order."""
+        calls = reply.tool_calls if self.tools else ()
+        if calls:
+            taken = set(self.conversation.wire.taken_ids)
+            calls = renamed(calls, [unique_id(call.id, taken) for call in calls])
+        message = Message.assistant(reply.text, calls)
+        message_id = self.conversation.append(message, _extras(reply))
+        self.emit(AssistantMessage(message=message, reasoning=reply.reasoning or None, round=self.round_no))
+        self.emit(TurnCommitted(message_id=message_id, round=self.round_no))
+        return Turn(message, self.round_no)
+
+    # -- what a request carries ------------------------------------------------------------------
+
+    def request_messages(self) -> tuple[Message, ...]:
+        """The conversation as it goes out, the run's context behind it."""
+        wire = self.conversation.wire.messages
+        return tuple(wire) if self.context is None else (*wire, self.context)
+
+    def wire_digest(self) -> str:
+        """Identity of the conversation as it is sent, for a counter's calibration."""
+        return messages_digest(self.conversation.wire.messages)
+
+    # -- for the outcome -------------------------------------------------------------------------
+
+    def unknown_operations(self) -> tuple[UnknownOperation, ...]:
+        """Operations that were dispatched and whose end nobody knows."""
+        open_states = (OperationState.DISPATCHED, OperationState.OUTCOME_UNKNOWN)
+        return tuple(
+            UnknownOperation(
+                op_id=op.op_id,
+                call_id=op.call_id,
+                tool=op.tool,
+                arguments=op.arguments,
+                idempotency=op.idempotency,
+                reason=op.reason,
+            )
+            for op in self.operations
+            if op.state in open_states
+        )
+
+    @property
+    def wall_clock(self) -> float:
+        """Seconds since the run began."""
+        return monotonic() - self.started
+
+
+def _extras(reply: Reply) -> dict[str, Any]:
+    extras: dict[str, Any] = {}
+    if reply.reasoning:
+        extras["reasoning"] = reply.reasoning
+    if reply.finish_reason is not None:
+        extras["finish-reason"] = reply.finish_reason
+    usage = reply.usage.to_dict()
+    if usage:
+        extras["usage"] = usage
+    return extras

@@ -1,0 +1,32 @@
+"""Tool patterns: an exact name, or a prefix with a trailing `*`. Case-sensitive; `*` is everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from llm_agent.errors import ConfigError
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether *name* is what *pattern* means."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def matches_any(patterns: Iterable[str], name: str) -> bool:
+    return any(matches(pattern, name) for pattern in patterns)
+
+
+def checked_patterns(option: str, patterns: Any) -> tuple[str, ...]:
+    """Return *patterns* as a tuple.
+
+    Raises:
+        ConfigError: a lone string, or an entry that is not non-blank text (a rule mapping is
+            the likeliest slip).
+    """
+    if isinstance(patterns, str):
+        raise ConfigError(f"{option}: expected a list of tool patterns, got the single string {patterns!r}")
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern.strip():
+            raise ConfigError(f"{option}: expected tool names or prefixes ending in *, got {pattern!r}")
+    return tuple(patterns)
