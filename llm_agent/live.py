@@ -50,7 +50,7 @@ def _end_live_runs() -> None:
         run.cancel("interpreter exit")
     give_up = monotonic() + EXIT_GRACE
     for run in runs:
-        run._core.finished.wait(max(0.0, give_up - monotonic()))
+        run._core.left.wait(max(0.0, give_up - monotonic()))
 
 
 def _forget_parents_runs() -> None:

@@ -198,7 +198,6 @@ class Outcome:
             "attempts": [record.to_dict() for record in self.attempts],
             "reason": clean_value(self.reason),
         }
-
         if self._bill_is_told:
             spent = self.spent.to_dict()
             told["spent"] = {key: value for key, value in spent.items() if key not in ("attempts", "by-model")}

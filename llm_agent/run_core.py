@@ -67,6 +67,8 @@ class RunCore:
         self.status = RunStatus(stage="starting")
         self.outcome: Outcome | None = None
         self.finished = threading.Event()
+        self.left = threading.Event()
+        """Set when the worker has nothing more to do, its callbacks included."""
         self.drained = threading.Event()
         # Guards the fields below; a leaf.
         self._lock = threading.Lock()

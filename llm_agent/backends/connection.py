@@ -24,6 +24,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import ConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
+from llm_agent.backends.chunked import PromptResponse
+
 AddressInfo = tuple[Any, ...]
 Resolver = Callable[..., Sequence[AddressInfo]]
 """`(host, port, family, type) -> addresses`, as `socket.getaddrinfo`; it may block as long as it likes."""
@@ -45,11 +47,12 @@ class Lifeline:
     def __init__(
         self,
         *,
-        resolver: Resolver = socket.getaddrinfo,
+        resolver: Resolver | None = None,
         connect_timeout: float | None = 10.0,
         read_timeout: float | None = None,
     ) -> None:
-        self.resolver = resolver
+        # Looked up here, so that a process that replaces it is heard.
+        self.resolver: Resolver = resolver or socket.getaddrinfo
         self.connect_timeout = connect_timeout
         self.read_timeout = read_timeout
         self.cancelled = False
@@ -168,6 +171,7 @@ def _lifeline() -> Lifeline | None:
 class _Wakeable(HTTPConnection):
     """What both kinds of connection do beside urllib3's own work."""
 
+    response_class = PromptResponse
     lifeline: Lifeline | None = None
     idle_since: float = 0.0
 

@@ -296,6 +296,7 @@ class Loop:
             _close_shielded(state)
         outcome = _outcome(state, ending)
         core.finish(terminal_of(ending, outcome, state.round_no or None), outcome)
+        core.left.set()
         core.end_work()
 
     def _forget_other_shape(self, state: RunState) -> None:

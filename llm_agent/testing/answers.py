@@ -7,13 +7,14 @@ which socket, is `connection`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Final, Literal
 
 import attrs
 
+from llm_agent import codec
 from llm_agent.errors import ConfigError
 from llm_agent.messages import ToolRequest, Usage
 from llm_agent.testing.completions import Completion, error_document, event, split_parts, usage_on_the_wire
@@ -71,9 +72,7 @@ class Answer:
     """After so many bytes of the body, as framed, the connection ends in *byte_limit_cut*."""
     byte_limit_cut: Cut = Cut()
 
-    def cut(
-        self, how: Ending = "fin", *, after_events: int | None = None, after_bytes: int | None = None
-    ) -> Answer:
+    def cut(self, how: Ending = "fin", *, after_events: int | None = None, after_bytes: int | None = None) -> Answer:
         """Return this answer broken off: behind an event, or behind a byte.
 
         Args:
@@ -101,7 +100,11 @@ class Answer:
     @property
     def keeps_alive(self) -> bool:
         """Whether the connection can serve another request afterwards."""
-        return self.framing in ("chunked", "length")
+        return self.framing in ("chunked", "length") and self.headers.get("connection") != "close"
+
+    def closing(self) -> Answer:
+        """Return this answer as the last one of its connection, and saying so."""
+        return attrs.evolve(self, headers={**self.headers, "connection": "close"})
 
     def for_request(self, *, streams: bool) -> Answer:
         """Return what is played to a request that asked to stream, or did not."""
@@ -319,3 +322,87 @@ def document(
         gzip=gzip,
         before=before,
     )
+
+
+def error(
+    status: int,
+    message: str = "",
+    *,
+    retry_after: float | str | None = None,
+    code: str | None = None,
+    kind: str = "invalid_request_error",
+    headers: Mapping[str, str] | None = None,
+    before: Before = None,
+) -> Answer:
+    """Return a refusal with an error object in OpenAI's form.
+
+    Args:
+        status: the HTTP status.
+        message: what the error object says.
+        retry_after: the header, in seconds or verbatim.
+        code, kind: further fields; *kind* is the one called `type` of the error object.
+        headers, before: see `Answer`.
+    """
+    waits = {} if retry_after is None else {"retry-after": str(retry_after)}
+    body = error_document(message or _phrase(status), kind=kind, code=code)
+    return document(
+        body,
+        status=status,
+        content_type="application/json",
+        before=before,
+        headers={**waits, **(headers or {})},
+    )
+
+
+def raw(parts: Sequence[Part]) -> Answer:
+    """Return bytes that are played without any HTTP around them; the connection closes behind them."""
+    return Answer(framing="raw", body=tuple(_steps(parts)))
+
+
+def _steps(parts: Iterable[Part]) -> Iterator[Step]:
+    for part in parts:
+        match part:
+            case str():
+                yield part.encode()
+            case Mapping():
+                yield event(part)
+            case Gate(text=text):
+                if text:
+                    yield Completion().chunk({"content": text})
+                yield part
+            case bytes() | Pause() | Cut() | Keepalives():
+                yield part
+            case _:
+                raise ConfigError(f"FakeServer: cannot send a {type(part).__name__}: {part!r}")
+
+
+def _encoded(content: str | Mapping[str, Any]) -> bytes:
+    return content.encode() if isinstance(content, str) else codec.dumps(content)
+
+
+Scripted = Answer | Gate | str | ToolRequest | Sequence[str | ToolRequest]
+
+
+def as_answer(scripted: Scripted) -> Answer:
+    """Return what an entry of a server's script stands for.
+
+    Raises:
+        ConfigError: it stands for nothing.
+    """
+    match scripted:
+        case Answer():
+            return scripted
+        case str():
+            return reply(scripted)
+        case ToolRequest():
+            return reply(calls=[scripted])
+        case Gate(text=""):
+            return reply(before=scripted)
+        case Gate():
+            said = Completion(finish_reason="stop")
+            return sse([*said.opening(), scripted, *said.closing()])
+        case list() | tuple() if all(isinstance(part, str | ToolRequest) for part in scripted):
+            text, calls = split_parts(scripted)
+            return reply(text, calls=calls)
+        case _:
+            raise ConfigError(f"FakeServer: cannot answer with a {type(scripted).__name__}: {scripted!r}")

@@ -112,10 +112,10 @@ def usage_on_the_wire(usage: Usage | Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def error_document(
-    message: str, *, type: str = "invalid_request_error", code: str | None = None, param: str | None = None
+    message: str, *, kind: str = "invalid_request_error", code: str | None = None, param: str | None = None
 ) -> bytes:
     """Return an error body in OpenAI's form."""
-    return codec.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
+    return codec.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
 
 
 def split_parts(

@@ -20,9 +20,11 @@ ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # Servers refuse keys they do not know, so a flag of ours that leaks is a refusal. The last
 # three are what servers with visible reasoning accept back.
-_KEYS: Final = frozenset(
-    "role content name tool_calls tool_call_id refusal audio reasoning reasoning_content reasoning_details".split()
-)
+_KEYS: Final = {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "audio"} | {
+    "reasoning",
+    "reasoning_content",
+    "reasoning_details",
+}
 # Which parts a role may hold, and the key that each part must carry.
 _PART_KEYS: Final[dict[str, tuple[str, type]]] = {
     "text": ("text", str),

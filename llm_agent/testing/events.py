@@ -71,6 +71,13 @@ GRAMMAR: Final[dict[str, dict[str, str]]] = {
     OVER: {},
 }
 
+# In which stages a run can be cancelled, by place; everywhere else it is at the top of a round.
+_AT_TOP: Final = ("start", "compaction")
+_STAGES: Final[dict[str, tuple[str, ...]]] = {
+    DISCARDED: ("streaming", "backoff", "compaction"),
+    TOOLS: ("tools", *_AT_TOP),
+}
+
 
 def check_events(
     events: Iterable[Event | Mapping[str, Any]],
@@ -147,8 +154,8 @@ class _Reader:
         if self.place == "" and not self._finds_its_place(event):
             return
         self._check_consequence(event)
-        self._check_round(event)
         target = self._target(event)
+        self._check_round(event)
         self._check_content(event)
         self.place = target
 
@@ -224,6 +231,10 @@ class _Reader:
                 self._discard(event)
             case told.RunCompleted():
                 self._complete(event)
+            case told.RunFailed() if self.place == ROUND and not self._abrupt and event.reason != "context-exhausted":
+                raise Violation("a round that fails discards its turn, unless its request fits no window")
+            case told.RunCancelled(stage=stage) if stage is not None:
+                self._check_stage(stage)
         if self.place == COMMITTED and self._turn is not None and self._turn.tool_calls:
             raise Violation(f"the turn asks for {len(self._turn.tool_calls)} calls: they are announced first")
 
@@ -298,6 +309,14 @@ class _Reader:
             raise Violation(f"final is the last turn's text: expected {self._turn.text!r}, got {event.final!r}")
         if event.rounds not in (None, self._round):
             raise Violation(f"rounds must be {self._round}, got {event.rounds}")
+
+    def _check_stage(self, stage: told.Stage) -> None:
+        is_midway = self.place == DISCARDED and self._discarded is not None and self._discarded.reason == "cancelled"
+        allowed = _STAGES[self.place] if self.place in _STAGES and (is_midway or self.place != DISCARDED) else _AT_TOP
+        if stage not in allowed:
+            raise Violation(f"a cancel {self.place} has stage {' or '.join(allowed)}, got {stage}")
+        if stage == "backoff" and (self._last_failure is None or self._last_failure.disposition != "retry-same"):
+            raise Violation("a backoff follows an attempt that failed with retry-same")
 
 
 def _check_disposition(failure: told.AttemptFailed, event: told.AttemptStarted) -> None:

@@ -30,6 +30,8 @@ class CallLedger:
     ended: list[str] = attrs.field(factory=list, init=False)
     group: list[str] = attrs.field(factory=list, init=False)
     """Calls handed over together: they start together, and end before the next group starts."""
+    is_at_work: bool = attrs.field(default=False, init=False)
+    """Whether the group has been heard of: then all of it has started."""
     open_asks: list[told.AskPending] = attrs.field(factory=list, init=False)
     abandoned: told.ToolAbandoned | None = attrs.field(default=None, init=False)
     """The first call that was given up, if any."""
@@ -47,6 +49,7 @@ class CallLedger:
                 self._start(event)
             case told.ToolProgress(id=call_id):
                 self._check_running(call_id)
+                self.is_at_work = True
             case told.AskPending():
                 self._open_ask(event)
             case told.AskAnswered():
@@ -94,8 +97,8 @@ class CallLedger:
             raise Violation(f"nothing starts behind an abandoned call ({self.abandoned.id!r})")
         self._check_next(event, self.started, "start")
         if all(call_id in self.ended for call_id in self.group):
-            self.group = []
-        elif any(call_id in self.ended for call_id in self.group):
+            self.group, self.is_at_work = [], False
+        elif self.is_at_work:
             raise Violation("a call starts only when the group before it has ended")
         self.started.append(event.id)
         self.group.append(event.id)
@@ -103,12 +106,13 @@ class CallLedger:
     def _answer(self, event: told.ToolResult) -> None:
         self._check_running(event.id)
         self._check_next(event, self.ended, "end")
-        asking = [ask.ask_id for ask in self.open_asks if ask.call_id == event.id]
+        asking = [ask.ask_id for ask in self.open_asks if ask.call_id in (None, event.id)]
         if asking:
             raise Violation(f"a call is answered when its asks are, but {asking[0]!r} is still open")
         if self.abandoned is not None:
             raise Violation(f"no call is answered behind an abandoned one ({self.abandoned.id!r})")
         self.ended.append(event.id)
+        self.is_at_work = True
 
     def _abandon(self, event: told.ToolAbandoned) -> None:
         self._check_all_announced()
@@ -133,6 +137,7 @@ class CallLedger:
         if event.ask_id is not None and any(ask.ask_id == event.ask_id for ask in self.open_asks):
             raise Violation(f"an ask is opened once, got {event.ask_id!r} twice")
         self.open_asks.append(event)
+        self.is_at_work = True
 
     def _close_ask(self, event: told.AskAnswered) -> None:
         for ask in self.open_asks:

@@ -1,0 +1,203 @@
+"""What of a trace is compared: ids become places, times and the engine's wording placeholders.
+
+Pure functions on plain data. The law: only what the engine itself said is masked, and only
+into a placeholder that names what was said; what a script said stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import attrs
+
+from llm_agent import notices
+from llm_agent.loop.state import LOGGER
+
+_CHAIN: Final = "every backend failed: "
+_NOTICES: Final = (
+    (notices.LIMIT, "<notice:limit>"),
+    (notices.ABANDONED_CANCELLED, "<notice:abandoned-cancelled>"),
+    (notices.UNKNOWN_CANCELLED, "<notice:unknown-cancelled>"),
+    (notices.UNKNOWN_DEADLINE, "<notice:unknown-deadline>"),
+    (notices.ABANDONED_DEADLINE, "<notice:abandoned-deadline>"),
+    (notices.PROVIDER_RAISED, "<notice:provider-raised>"),
+    (notices.NO_RESULT, "<notice:no-result>"),
+    (notices.BAD_ARGUMENTS, "<notice:bad-call>"),
+    (notices.NAMELESS_CALL, "<notice:bad-call>"),
+)
+
+# What our events say beyond the original's.
+_OURS: Final = {
+    "ask-pending": ("ask-id", "call-id"),
+    "ask-answered": ("ask-id", "call-id"),
+    "attempt-failed": ("retry-after",),
+    "run-cancelled": ("reason",),
+}
+
+
+def _pattern(notice: str) -> re.Pattern[str]:
+    parts = re.split(r"\{\w+\}", notice)
+    return re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
+
+
+_PLACEHOLDERS: Final = tuple((_pattern(notice), placeholder) for notice, placeholder in _NOTICES)
+
+
+def masked_content(content: Any) -> Any:
+    """Return what a tool or system message says, a notice of the engine as its placeholder."""
+    if isinstance(content, str):
+        for pattern, placeholder in _PLACEHOLDERS:
+            if pattern.fullmatch(content):
+                return placeholder
+    return content
+
+
+def masked_message(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with its notice masked; what users and models say is never one."""
+    if message["role"] not in ("tool", "system"):
+        return dict(message)
+    return {**message, "content": masked_content(message["content"])}
+
+
+@attrs.frozen
+class Masks:
+    """The placeholders of one scenario."""
+
+    errors: frozenset[str]
+    """Every error message that a backend of the scenario was told to give."""
+    ids: Mapping[str, str]
+    """Envelope id to `e<line>`."""
+    runs: Mapping[str, str]
+    """Run id to `<run:n>`."""
+    has_flat_counter: bool
+
+    def id(self, envelope_id: str) -> str:
+        return self.ids.get(envelope_id, "<unknown-id>")
+
+    # -- events and results ----------------------------------------------------------------
+
+    def events(self, events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the events of one run, in order, as traces show them."""
+        told = []
+        is_worded = False
+        for event in events:
+            masked = self._event(event)
+            if is_worded and not self.has_flat_counter:
+                masked = _without_tokens(masked)
+            is_worded = is_worded or _has_engine_words(masked)
+            told.append(masked)
+        return told
+
+    def _event(self, event: Mapping[str, Any]) -> dict[str, Any]:
+        dropped = {"ts", "run-id", "seq", *_OURS.get(event["kind"], ())}
+        told = {key: value for key, value in event.items() if key not in dropped}
+        for key in ("backoff", "latency-ms"):
+            if key in told:
+                told[key] = "<number>"
+        if "message-id" in told:
+            told["message-id"] = self.id(told["message-id"])
+        match told["kind"]:
+            case "tool-result":
+                told["content"] = masked_content(told["content"])
+            case "log" if told.get("logger") == LOGGER:
+                told |= {"logger": "<logger>", "data": _masked_log(told["data"])}
+            case "attempt-failed" | "run-failed":
+                told = self._with_errors(told)
+        return told
+
+    def result(self, outcome: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an outcome's plain data as traces show it."""
+        told = self._with_errors(outcome)
+        told["messages"] = [masked_message(message) for message in told["messages"]]
+        if "spent" in told:
+            told["spent"] = {**told["spent"], "wall-clock": "<number>"}
+        return told
+
+    def _with_errors(self, told: Mapping[str, Any]) -> dict[str, Any]:
+        masked = dict(told)
+        if masked.get("error") is not None:
+            masked["error"] = self._error(masked["error"])
+        if "attempts" in masked:
+            masked["attempts"] = [self._record(record) for record in masked["attempts"]]
+        return masked
+
+    def _record(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        # A disposition stands only where a backend was skipped: no attempt, so the engine's sentence.
+        was_skipped = "disposition" in record
+        return {**record, "error": "<error>" if was_skipped else self._error(record["error"])}
+
+    def _error(self, error: str) -> str:
+        if error.startswith(_CHAIN):
+            attempts = re.split(r"; (?=\[backend \d+\] )", error.removeprefix(_CHAIN))
+            return "<error:chain> " + "; ".join(map(self._error, attempts))
+        found = re.fullmatch(r"(\[backend \d+\]) (.*)", error, re.DOTALL)
+        if found is None:
+            return "<error>"
+        prefix, text = found.groups()
+        if text in self.errors:
+            return error
+        begun = [said for said in self.errors if re.match(re.escape(said) + r"\W", text)]
+        return " ".join([prefix, *sorted(begun, key=len)[-1:], "<error>"])
+
+    # -- the transcript --------------------------------------------------------------------
+
+    def transcript(self, envelopes: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the lines of a transcript, in order, as traces show them."""
+        said_by_engine: dict[str, str] = {}  # call id to the placeholder of its latest result
+        call_ids: dict[str, str] = {}
+        told = []
+        for envelope in envelopes:
+            payload = dict(envelope["payload"])
+            match envelope["type"]:
+                case "message":
+                    masked = masked_message(payload)
+                    is_masked = masked["content"] != payload["content"]
+                    said_by_engine[payload.get("tool-call-id", "")] = masked["content"] if is_masked else ""
+                    payload = masked
+                case "tool-dispatched":
+                    call_ids[envelope["id"]] = payload["call-id"]
+                    payload = self._dispatched(payload)
+                case "tool-settled":
+                    notice = said_by_engine.get(call_ids.get(payload["op-id"], ""), "")
+                    payload = self._settled(payload, notice)
+                case "elision":
+                    items = [{**item, "id": self.id(item["id"])} for item in payload["items"]]
+                    payload = {**payload, "items": items}
+            kept = {key: value for key, value in envelope.items() if key != "ts"}
+            told.append({**kept, "id": self.id(envelope["id"]), "payload": payload})
+        return told
+
+    def _dispatched(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        run_id = payload.get("run-id")
+        return dict(payload) if run_id is None else {**payload, "run-id": self.runs.get(run_id, run_id)}
+
+    def _settled(self, payload: Mapping[str, Any], notice: str) -> dict[str, Any]:
+        told = {**payload, "op-id": self.id(payload["op-id"])}
+        if "duration" in told:
+            told["duration"] = "<number>"
+        if notice and "error" in told:
+            told |= {"error": notice, "result-digest": "<digest>"}
+        return told
+
+
+def _masked_log(data: Any) -> Any:
+    return {**data, "message": "<log>"} if isinstance(data, Mapping) else "<log>"
+
+
+def _has_engine_words(event: Mapping[str, Any]) -> bool:
+    """Whether with *event* something of the engine's own wording entered the conversation."""
+    if event["kind"] == "tool-result":
+        return str(event["content"]).startswith("<notice:")
+    return event["kind"] in ("tool-abandoned", "limit-reached")
+
+
+def _without_tokens(event: dict[str, Any]) -> dict[str, Any]:
+    """Mask sizes that depend on how long the engine's sentences are."""
+    told = dict(event)
+    if "tokens" in told:
+        told["tokens"] = "<tokens>"
+    if told["kind"] == "log" and isinstance(told["data"], Mapping) and "needed" in told["data"]:
+        told["data"] = {**told["data"], "needed": "<tokens>"}
+    return told
