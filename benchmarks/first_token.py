@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from time import monotonic_ns
-from typing import Any
 
 import measure
 import orjson
@@ -38,15 +37,19 @@ def bare(url: str) -> Reader:
             while data := response.raw.read1(65_536, decode_content=True):
                 *events, rest = (rest + data).split(b"\n\n")
                 for event in events:
-                    if event != b"data: [DONE]" and (text := content_of(orjson.loads(event[6:]))):
+                    text = content_of(event)
+                    if text:
                         late.append(lateness(text))
         return late
 
     return read
 
 
-def content_of(chunk: dict[str, Any]) -> str:
-    return chunk["choices"][0]["delta"].get("content") or ""
+def content_of(event: bytes) -> str:
+    if event == b"data: [DONE]":
+        return ""
+    content: str = orjson.loads(event[6:])["choices"][0]["delta"].get("content", "")
+    return content
 
 
 def lateness(text: str) -> float:
@@ -72,11 +75,15 @@ def main() -> None:
         readers = {"bare read1": bare(url), "llm_agent": engine(url)}
         for framing in FRAMINGS:
             model = f"paced-{TOKENS}-{asked.pace_ms}-{framing}"
-            for reader in readers.values():
-                reader(model)
-            records = measure.interleaved(list(readers), asked.n, lambda name: {"late": readers[name](model)})
-            figures += of_framing(framing, {name: [row["late"] for row in rows] for name, rows in records.items()})
+            figures += of_framing(framing, lateness_of(readers, model, asked.n))
     measure.report(figures, as_json=asked.json)
+
+
+def lateness_of(readers: dict[str, Reader], model: str, repeat: int) -> dict[str, list[list[float]]]:
+    for read in readers.values():
+        read(model)
+    records = measure.interleaved(list(readers), repeat, lambda name: {"late": readers[name](model)})
+    return {name: [row["late"] for row in rows] for name, rows in records.items()}
 
 
 def of_framing(framing: str, late: dict[str, list[list[float]]]) -> list[measure.Figure]:

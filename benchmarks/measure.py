@@ -24,6 +24,8 @@ import attrs
 HERE = Path(__file__).resolve().parent
 # The server of the project's comparison with other libraries, where its folder is there.
 SHARED_SERVER = HERE.parent.parent / "shared" / "bench" / "server.py"
+# Set it to anything, and the server beside this file is used in any case.
+OWN_SERVER = "LLM_AGENT_BENCH_OWN_SERVER"
 
 PROMPT = "Please do the task."
 API_KEY = "sk-benchmark"
@@ -39,7 +41,7 @@ class Figure:
     subject: str
     what: str
     unit: str
-    values: tuple[float, ...] = attrs.field(converter=tuple)
+    values: Sequence[float]
     floor: float | None = None
     """The median of what this is a multiple of, in the same unit and from the same run."""
     target: str = ""
@@ -70,9 +72,8 @@ def figure(benchmark: str, subject: str, what: str, unit: str, values: Sequence[
 
 def options(description: str | None, **defaults: int | float) -> argparse.Namespace:
     """Read the command line: `--json`, and a number for each of *defaults*."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    os.environ |= {"NO_PROXY": "*", "no_proxy": "*"}  # the loopback, for the children too
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="JSON lines on stdout, the table on stderr")
     for name, default in defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=f"({default})")
@@ -84,7 +85,7 @@ def report(figures: Sequence[Figure], *, as_json: bool) -> None:
     table = sys.stderr if as_json else sys.stdout
     cores, load = os.cpu_count(), os.getloadavg()[0]
     print(f"Python {platform.python_version()}, {cores} cores, load {load:.1f}", file=table)
-    rows = [("subject", "what", "median", "min", "max", "unit", "n", "ratio", "target")]
+    rows: list[tuple[str, ...]] = [("subject", "what", "median", "min", "max", "unit", "n", "ratio", "target")]
     rows += [_row(one) for one in figures]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
@@ -107,11 +108,6 @@ def _rounded(value: float) -> str:
 
 
 # -- children --------------------------------------------------------------------------------
-
-
-def environment() -> dict[str, str]:
-    """The environment of a child: ours, with no proxy in the way of the loopback."""
-    return {**os.environ, "NO_PROXY": "*", "no_proxy": "*"}
 
 
 def serve_as_child(children: Mapping[str, Child]) -> None:
@@ -140,7 +136,7 @@ def run_python(*arguments: str) -> Any:
         RuntimeError: it failed; its words are in the message.
     """
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command[:4])} ended with {done.returncode}:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -167,7 +163,8 @@ def scripted_server() -> Iterator[str]:
 
     The shared one where it is there, else the one beside this file, which knows the same names.
     """
-    with _server(SHARED_SERVER if SHARED_SERVER.exists() else HERE / "scripted_server.py") as url:
+    is_shared = SHARED_SERVER.exists() and not os.environ.get(OWN_SERVER)
+    with _server(SHARED_SERVER if is_shared else HERE / "scripted_server.py") as url:
         yield url
 
 

@@ -40,9 +40,7 @@ def tools(model: str, rounds: int, request: RecordedRequest) -> Answer:
 def failures(percent: int) -> Iterator[str]:
     """How the requests of a flaky model end, one after the other; `""` is well."""
     kinds = itertools.cycle(("500", "cut", "500", "eof"))
-    return (
-        next(kinds) if seen * percent // 100 > (seen - 1) * percent // 100 else "" for seen in itertools.count(1)
-    )
+    return (next(kinds) if seen * percent // 100 > (seen - 1) * percent // 100 else "" for seen in itertools.count(1))
 
 
 def flaky(model: str, percent: int) -> Answer:

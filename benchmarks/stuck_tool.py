@@ -2,13 +2,14 @@
 
 Each try is a process of its own. The tool has a deadline of 0.2 s; told is the time from its
 dispatch to the next round, and from the end of the main thread to the end of the process,
-beside that of a tool that returns. `sleep` is `time.sleep(3600)`; `grandchild` is a shell
-command that has ended and left a child behind that holds its pipe; `setsid` the same with a
-child in a session of its own.
+beside that of a tool that returns (`quick`). `sleep` is `time.sleep(3600)`; `grandchild` a
+shell command whose child holds the pipe, `setsid` the same with the child in a session of its
+own; `leftover` a command that has ended and left such a child behind.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 import sys
@@ -36,13 +37,18 @@ def sleep() -> str:
 
 
 def grandchild() -> str:
-    """Run a command that leaves a child behind."""
-    return command(f"sleep {MARK} & echo started")
+    """Run a command that waits for its child."""
+    return command(f"sleep {MARK} & wait")
 
 
 def setsid() -> str:
-    """Run a command that leaves a child behind in a session of its own."""
-    return command(f"setsid sleep {MARK} & echo started")
+    """Run a command that waits for a child in a session of its own."""
+    return command(f"setsid sleep {MARK} & wait")
+
+
+def leftover() -> str:
+    """Run a command that ends and leaves a child behind."""
+    return command(f"sleep {MARK} & echo started")
 
 
 def command(line: str) -> str:
@@ -51,7 +57,9 @@ def command(line: str) -> str:
     return str(run_command(["sh", "-c", line]))
 
 
-TOOLS: dict[str, Callable[[], str]] = {one.__name__: one for one in (quick, sleep, grandchild, setsid)}
+TOOLS: dict[str, Callable[[], str]] = {one.__name__: one for one in (quick, sleep, grandchild, setsid, leftover)}
+
+COMMANDS = ("grandchild", "setsid", "leftover")
 
 
 def child(name: str) -> dict[str, Any]:
@@ -74,14 +82,14 @@ def child(name: str) -> dict[str, Any]:
 
 
 def tried(name: str) -> dict[str, Any]:
-    process = subprocess.Popen(
-        [sys.executable, __file__, "--child", name], stdout=subprocess.PIPE, text=True, env=measure.environment()
-    )
+    process = subprocess.Popen([sys.executable, __file__, "--child", name], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None  # a pipe was asked for
     line = process.stdout.readline()
     process.wait()
     ended = time.monotonic()
     process.stdout.close()
+    if process.returncode != 0:
+        raise RuntimeError(f"the process with the tool {name} ended with {process.returncode}")
     record: dict[str, Any] = json.loads(line)
     return record | {"exit_ms": (ended - record["left_at"]) * 1e3, "survivors": survivors()}
 
@@ -99,7 +107,7 @@ def command_line(process: Path) -> str:
 
 
 def main() -> None:
-    measure.serve_as_child({name: lambda name=name: child(name) for name in TOOLS})
+    measure.serve_as_child({name: functools.partial(child, name) for name in TOOLS})
     asked = measure.options(__doc__, n=5)
     records = measure.interleaved(list(TOOLS), asked.n, tried)
     figures = []
@@ -109,7 +117,7 @@ def main() -> None:
             figure(name, "dispatch to next round", "ms", [row["went_on_ms"] for row in rows], target=targets[0]),
             figure(name, "main's end to exit", "ms", [row["exit_ms"] for row in rows], target=targets[1]),
         ]
-        if name in ("grandchild", "setsid"):
+        if name in COMMANDS:
             left = [row["survivors"] for row in rows]
             figures.append(figure(name, "children left alive", "processes", left, target=targets[2]))
     measure.report(figures, as_json=asked.json)

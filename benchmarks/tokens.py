@@ -34,9 +34,9 @@ def bare(session: requests.Session, url: str, model: str) -> list[str]:
         for line in response.iter_lines():
             if line[:6] != b"data: " or line == b"data: [DONE]":
                 continue
-            for choice in orjson.loads(line[6:])["choices"][:1]:
-                if text := choice["delta"].get("content"):
-                    texts.append(text)
+            choices = orjson.loads(line[6:])["choices"]
+            if choices and (text := choices[0]["delta"].get("content")):
+                texts.append(text)
     return texts
 
 
@@ -46,13 +46,10 @@ def engine(url: str, count: str) -> dict[str, Any]:
     from llm_agent.events import Token
 
     def consume(model: str) -> list[str]:
-        texts: list[str] = []
         backend = OpenAIBackend(model=model, base_url=url, api_key=measure.API_KEY)
         with Session.create(Path(folder) / f"{model}.jsonl") as session:
             run = Loop(backends=[backend], session=session).run(measure.PROMPT)
-            for event in run.events():
-                if isinstance(event, Token):
-                    texts.append(event.text)
+            texts = [event.text for event in run.events() if isinstance(event, Token)]
         assert run.result().final == "".join(texts)
         return texts
 
@@ -82,9 +79,7 @@ def main() -> None:
     speed = {name: [record["tokens_per_s"] for record in rows] for name, rows in records.items()}
     figures = [
         base,
-        measure.figure(
-            "tokens", "llm_agent", "CPU per token", "us", cpu["engine"], floor=base.median, target=TARGET
-        ),
+        measure.figure("tokens", "llm_agent", "CPU per token", "us", cpu["engine"], floor=base.median, target=TARGET),
         measure.figure("tokens", "bare requests", "speed", "tokens/s", speed["floor"]),
         measure.figure("tokens", "llm_agent", "speed", "tokens/s", speed["engine"]),
     ]

@@ -53,7 +53,9 @@ class Folder:
         """Find the lines that match an extended regular expression, in all files below a directory."""
         # A process of its own: a hostile pattern in `re` would hold up this whole one. -r follows no links.
         below = self.inside(path).relative_to(self.root)
-        return run_command(["grep", "-rnIE", "-e", pattern, "--", str(below)], cwd=self.root).output or "no line matches"
+        return (
+            run_command(["grep", "-rnIE", "-e", pattern, "--", str(below)], cwd=self.root).output or "no line matches"
+        )
 
     @tool
     def write_file(self, path: str, content: str) -> str:
@@ -82,8 +84,8 @@ class Folder:
         """Run a shell command in the folder and return what it printed."""
         if not permitted(f"run {command!r}?"):
             return "The user said no."
-        done = run_command(["/bin/sh", "-c", command], cwd=self.root)
-        return f"{done.output}\n(exit status {done.exit_status})"
+        done = run_command(command, shell=True, cwd=self.root)
+        return f"{done.output}\n(exit status {done.returncode})"
 
     @property
     def tools(self) -> list[object]:

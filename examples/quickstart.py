@@ -1,7 +1,7 @@
 """Ask a model on any OpenAI-compatible server, and let it read files.
 
-    python quickstart.py --model gpt-5 "What does setup.cfg say?"
-    python quickstart.py --model qwen3 --base-url http://localhost:8080/v1 "What does setup.cfg say?"
+python quickstart.py --model gpt-5 "What does setup.cfg say?"
+python quickstart.py --model qwen3 --base-url http://localhost:8080/v1 "What does setup.cfg say?"
 """
 
 from __future__ import annotations

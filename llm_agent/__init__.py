@@ -1,1 +1,78 @@
-"""The engine behind a coding agent, as a synchronous Python library."""
+"""The engine behind a coding agent, as a synchronous Python library.
+
+A run streams a completion, calls tools, survives a failing backend, writes a transcript that
+can be resumed, and is held through one handle: `run.events()`, `run.result()`, `run.cancel()`.
+"""
+
+from __future__ import annotations
+
+from llm_agent import canonical, events, prompt
+from llm_agent.asks import PendingAsk
+from llm_agent.backends.openai import OpenAIBackend
+from llm_agent.call_context import ToolCallContext, current_call
+from llm_agent.errors import (
+    AgentError,
+    BackendError,
+    ConfigError,
+    HistoryMismatch,
+    MalformedTranscript,
+    McpError,
+    RunInProgress,
+    RunNotCompleted,
+    SessionInUse,
+    TranscriptError,
+    UnansweredCalls,
+)
+from llm_agent.events import Event
+from llm_agent.live import live_runs
+from llm_agent.loop.loop import Loop
+from llm_agent.messages import Delta, Message, ToolAnswer, ToolRequest, Usage
+from llm_agent.outcome import Outcome, Spent
+from llm_agent.ports import Backend, CompletionRequest, ToolProvider
+from llm_agent.run import Run
+from llm_agent.run_core import RunStatus
+from llm_agent.session.session import Session
+from llm_agent.token_count import HeuristicCounter, UsageCounter
+from llm_agent.tools.function import tool
+from llm_agent.tools.toolbox import Toolbox
+
+__all__ = [
+    "AgentError",
+    "Backend",
+    "BackendError",
+    "CompletionRequest",
+    "ConfigError",
+    "Delta",
+    "Event",
+    "HeuristicCounter",
+    "HistoryMismatch",
+    "Loop",
+    "MalformedTranscript",
+    "McpError",
+    "Message",
+    "OpenAIBackend",
+    "Outcome",
+    "PendingAsk",
+    "Run",
+    "RunInProgress",
+    "RunNotCompleted",
+    "RunStatus",
+    "Session",
+    "SessionInUse",
+    "Spent",
+    "ToolAnswer",
+    "ToolCallContext",
+    "ToolProvider",
+    "ToolRequest",
+    "Toolbox",
+    "TranscriptError",
+    "UnansweredCalls",
+    "Usage",
+    "UsageCounter",
+    "canonical",
+    "current_call",
+    "events",
+    "live_runs",
+    "prompt",
+    "tool",
+]

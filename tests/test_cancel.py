@@ -51,17 +51,45 @@ def test_of_twenty_threads_that_cancel_one_wins() -> None:
     assert token.reason == str(won.index(True))
 
 
-def test_the_reason_is_there_when_the_event_is_set() -> None:
+class Instant(threading.Event):
+    """An event that shows the instant before it is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.look: Callable[[], object] = lambda: None
+
+    def set(self) -> None:
+        self.look()
+        super().set()
+
+
+def test_the_reason_is_there_before_the_event_is_set() -> None:
     """Whoever is woken can read why."""
-    token = CancelToken()
+    instant = Instant()
+    token = CancelToken(event=instant)
     seen: list[str | None] = []
-    waiter = threading.Thread(target=lambda: (token.event.wait(5), seen.append(token.reason)))
-    waiter.start()
+    instant.look = lambda: seen.append(token.reason)
 
     token.cancel("user")
-    waiter.join(5)
 
     assert seen == ["user"]
+
+
+def test_a_cancel_loses_as_soon_as_another_has_begun() -> None:
+    """Also in the instant before the event is set."""
+    instant = Instant()
+    token = CancelToken(event=instant)
+    late: list[bool] = []
+
+    def cancel_too() -> None:
+        instant.look = lambda: None
+        late.append(token.cancel("late"))
+
+    instant.look = cancel_too
+
+    assert token.cancel("first") is True
+    assert late == [False]
+    assert token.reason == "first"
 
 
 # -- wakers ---------------------------------------------------------------------------------

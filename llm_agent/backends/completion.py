@@ -27,7 +27,7 @@ from llm_agent.messages import Delta
 FINISH_GRACE = 5.0
 # What is read of an error's body, and for how long it may be silent, in seconds.
 _ERROR_BODY_BYTES = 65_536
-_ERROR_BODY_SILENCE = 5.0
+ERROR_BODY_SILENCE = 5.0
 # Kept of a body that turns out to be no event stream, to show it.
 _HEAD_BYTES = 4_096
 _NOTHING = Delta()
@@ -50,6 +50,8 @@ class Completion:
     _endpoint: str
     _redact: failures.Redactor = attrs.field(repr=False)
     _has_key: bool
+    finish_grace: float = attrs.field(default=FINISH_GRACE, init=False, repr=False)
+    error_silence: float = attrs.field(default=ERROR_BODY_SILENCE, init=False, repr=False)
     _parser: EventParser = attrs.field(factory=EventParser, init=False, repr=False)
     _assembler: Assembler = attrs.field(factory=Assembler, init=False, repr=False)
     _is_done: bool = attrs.field(default=False, init=False)
@@ -117,7 +119,7 @@ class Completion:
     def _refusal(self) -> BackendError:
         body = b""
         try:
-            self._exchange.expect_end(_ERROR_BODY_SILENCE)
+            self._exchange.expect_end(self.error_silence)
             while len(body) < _ERROR_BODY_BYTES and (chunk := self._exchange.read()):
                 body += chunk
         except Exception:  # a shield: the status is the news, its words are a bonus
@@ -165,7 +167,7 @@ class Completion:
         if not self._assembler.finish_reason:
             return self._exchange.read()
         try:
-            self._exchange.expect_end(FINISH_GRACE)
+            self._exchange.expect_end(self.finish_grace)
             return self._exchange.read()
         except Exception:  # a shield: the completion is whole, however its connection ends
             if self._exchange.cancelled:

@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, get_args
 from urllib.parse import parse_qsl, urlsplit, urlunsplit
 
@@ -42,7 +43,7 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\x21-\x7e\xa0-\xff](?:[\t\x20-\x7e\xa0-\xff]*[\x21-\x7e\xa0-\xff])?")
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False)
 class OpenAIBackend:
     """A model behind an OpenAI-compatible server (OpenAI, llama.cpp, Ollama, vLLM, LM Studio, routers).
 
@@ -97,7 +98,7 @@ class OpenAIBackend:
     _options: dict[str, Any] = attrs.field(init=False)
     _template: requests.PreparedRequest = attrs.field(init=False)
     # The declarations sent last, and their bytes: one pair, so that threads see both or neither.
-    _tools: tuple[tuple[ToolDeclaration, ...], bytes] = attrs.field(default=((), b"[]"), init=False)
+    _tools: list[tuple[tuple[ToolDeclaration, ...], bytes]] = attrs.field(factory=lambda: [((), b"[]")], init=False)
 
     def __attrs_post_init__(self) -> None:
         self._check()
@@ -108,11 +109,12 @@ class OpenAIBackend:
         taken = {name.lower() for name in given}
         headers = {name: value for name, value in headers.items() if name.lower() not in taken} | given
         _check_headers(headers)
-        self._has_key = any("auth" in name.lower() or "key" in name.lower() for name in headers)
-        self._endpoint = urlunsplit(urlsplit(url)._replace(query="", fragment=""))
-        self._redact = Redactor(_secrets(key, given, url))
-        self._options = self._body_options()
-        self._template = _prepare(url, headers)
+        derive = partial(object.__setattr__, self)  # frozen from here on: what threads share does not change
+        derive("_has_key", any("auth" in name.lower() or "key" in name.lower() for name in headers))
+        derive("_endpoint", urlunsplit(urlsplit(url)._replace(query="", fragment="")))
+        derive("_redact", Redactor(_secrets(key, given, url)))
+        derive("_options", self._body_options())
+        derive("_template", _prepare(url, headers))
 
     def __repr__(self) -> str:
         base_url = urlunsplit(urlsplit(self.base_url)._replace(query="", fragment=""))
@@ -149,10 +151,10 @@ class OpenAIBackend:
 
     def _tools_json(self, tools: tuple[ToolDeclaration, ...]) -> bytes:
         # By identity: a run sends the same tuple in every round.
-        known, known_json = self._tools
+        known, known_json = self._tools[0]
         if tools is not known:
             known_json = tools_json(tools)
-            self._tools = (tools, known_json)
+            self._tools[0] = (tools, known_json)
         return known_json
 
     def _body_options(self) -> dict[str, Any]:

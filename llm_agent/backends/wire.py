@@ -6,7 +6,7 @@ spells oddly is read if its meaning is plain. How fragments become calls: `assem
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -37,19 +37,26 @@ def request_body(
 
     What a message weighs was paid when it was first sent: its bytes are copied, not made again.
     """
-    body: dict[str, Any] = {
-        "messages": [orjson.Fragment(_message_json(message, null_content)) for message in request.messages],
-        **options,
-    }
+    messages = [_message_json(message, null_content) for message in request.messages]
+    try:
+        return orjson.dumps(_body(request, options, messages, tools, orjson.Fragment), option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # an option orjson has no word for, and the encoder that has knows no fragments
+        return codec.dumps(_body(request, options, messages, tools, codec.loads))
+
+
+def _body(
+    request: CompletionRequest,
+    options: Mapping[str, Any],
+    messages: list[bytes],
+    tools: bytes,
+    embed: Callable[[bytes], Any],
+) -> dict[str, Any]:
+    body: dict[str, Any] = {"messages": [embed(message) for message in messages], **options}
     if request.tools:
-        body["tools"] = orjson.Fragment(tools)
+        body["tools"] = embed(tools)
         if request.tool_choice is not None:
             body["tool_choice"] = request.tool_choice
-    body |= request.extra or {}
-    try:
-        return orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # an option orjson has no word for; the slow encoder knows no fragments
-        return codec.dumps({key: _plain(value) for key, value in body.items()})
+    return body | dict(request.extra or {})
 
 
 def _message_json(message: Message, null_content: NullContent) -> bytes:
@@ -59,16 +66,6 @@ def _message_json(message: Message, null_content: NullContent) -> bytes:
     written, wanted = _CONTENT_SPELLED[null_content]
     head = wire.find(_NULL_CONTENT, 0, 40)
     return wire if head < 0 else wire[:head] + wire[head:].replace(written, wanted, 1)
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case orjson.Fragment():
-            return codec.loads(value.contents)
-        case list():
-            return [_plain(item) for item in value]
-        case _:
-            return value
 
 
 def tools_json(tools: Sequence[ToolDeclaration]) -> bytes:

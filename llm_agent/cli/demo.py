@@ -25,6 +25,8 @@ from llm_agent.testing import FakeServer
 
 # How long one process of the agent may take, in seconds. It takes 3; this is for a machine that hangs.
 _ACT_TIMEOUT: Final = 60.0
+# How long the agent may take to end itself, in seconds, before it is told more clearly.
+_END_GRACE: Final = 1.0
 _KILLED: Final = -signal.SIGKILL
 
 
@@ -46,7 +48,20 @@ class Stage:
             try:
                 return process.wait(_ACT_TIMEOUT)
             finally:
-                process.kill()
+                _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End *process* if it still works; asked first, since only itself can end what it has started."""
+    # The terminal's Ctrl-C reaches both of us, `kill -INT` only one: so first wait, then pass it on.
+    for signal_number in (None, signal.SIGINT, signal.SIGKILL):
+        if signal_number is not None:
+            process.send_signal(signal_number)
+        try:
+            process.wait(_END_GRACE)
+            return
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def play() -> int:
@@ -63,7 +78,9 @@ def play() -> int:
 
 
 def _open(screen: Screen, folder: Path) -> None:
-    screen.line("llm_agent demo: a scripted model behind real HTTP servers on this machine; no key, no network.", "bold")
+    screen.line(
+        "llm_agent demo: a scripted model behind real HTTP servers on this machine; no key, no network.", "bold"
+    )
     screen.line(f"The project in {folder / PROJECT_FOLDER} has a failing test.", "dim")
 
 

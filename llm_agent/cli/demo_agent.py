@@ -16,7 +16,7 @@ import attrs
 
 from llm_agent import Loop, OpenAIBackend, Outcome, Run, Session, current_call
 from llm_agent.cli.demo_script import SYSTEM_PROMPT, TASK
-from llm_agent.cli.screen import Screen, is_coloured, shown_arguments
+from llm_agent.cli.screen import Screen, is_coloured
 from llm_agent.events import ToolProgress
 from llm_agent.tools.process import run_command
 
@@ -90,7 +90,7 @@ class ProjectTools:
     def _python(self, *arguments: str) -> str:
         # -B: a file that is edited within the same second must not meet its old bytecode.
         done = run_command([sys.executable, "-B", *arguments], cwd=self.folder)
-        return f"{done.output}\n(exit status {done.exit_status})"
+        return f"{done.output}\n(exit status {done.returncode})"
 
 
 def _wait_for_the_end() -> None:
@@ -126,8 +126,7 @@ def _start(act: Act, loop: Loop, session: Session, screen: Screen) -> Run:
         screen.line(f"  user: {TASK}")
         return loop.run(TASK)
     for repair in session.repair():
-        screen.line(f"  repair: {repair.tool} {shown_arguments(repair.arguments)}", "yellow")
-        screen.line(f"          {repair}", "yellow")
+        screen.line(f"  repair: {repair}", "yellow")
     return loop.resume()
 
 

@@ -25,7 +25,7 @@ def discounted(price: float, percent: float) -> float:
     """Return *price* with so many percent taken off."""
     {BUG}
 ''',
-    "test_prices.py": '''\
+    "test_prices.py": """\
 import unittest
 
 from prices import discounted
@@ -34,7 +34,7 @@ from prices import discounted
 class DiscountTest(unittest.TestCase):
     def test_ten_percent_off_two_hundred(self) -> None:
         self.assertEqual(180, discounted(200, 10))
-''',
+""",
     "shop.py": '''\
 """A shop that stays open: this program never ends."""
 
@@ -62,9 +62,15 @@ def primary_script() -> Sequence[Answer]:
     """What the first backend answers, request by request, to both processes."""
     return [
         # The connection breaks in mid-sentence; the same request is sent again.
-        _says("I am quite sure that the discount is rounded in the wrong place, so").cut(after_events=_EVENTS_BEFORE_CUT),
+        _says("I am quite sure that the discount is rounded in the wrong place, so").cut(
+            after_events=_EVENTS_BEFORE_CUT
+        ),
         _says("Let me see the test fail first.", call("run_tests"), tokens=210),
-        _says("It takes off 10, not 10 percent. Is the shop using it, too?", call("run_script", path="shop.py"), tokens=318),
+        _says(
+            "It takes off 10, not 10 percent. Is the shop using it, too?",
+            call("run_script", path="shop.py"),
+            tokens=318,
+        ),
         _says("That program does not end. I read the code instead.", call("read_file", path="prices.py"), tokens=371),
         error(429, "You have used up your quota for today.", code="rate_limit_exceeded", kind="requests"),
         # From here on the second process asks.

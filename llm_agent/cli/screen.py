@@ -58,7 +58,8 @@ def is_coloured(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool
 
 def shown_arguments(arguments: str | Mapping[str, Any] | None) -> str:
     """Return a call's arguments on one short line."""
-    text = printable("" if arguments is None else str(arguments)).replace("\n", "\\n")
+    text = printable(str(arguments or "")).replace("\n", "\\n")
+    text = "" if text == "{}" else text
     return text if len(text) <= ARGUMENT_CHARS else text[: ARGUMENT_CHARS - 3] + "..."
 
 
@@ -83,8 +84,8 @@ class Screen:
         self._write((text if style is None else self.paint(style, text)) + "\n")
 
     def block(self, text: str, mark: str, style: str) -> None:
-        """Write several lines with a mark before the first, the last few of them if there are many."""
-        lines = printable(text).splitlines() or [""]
+        """Write the lines of *text* that are not blank, the last few if there are many, a mark before the first."""
+        lines = [line for line in printable(text).splitlines() if line.strip()] or [""]
         hidden = len(lines) - ANSWER_LINES
         if hidden > 1:
             lines = [f"({hidden} lines above)", *lines[-ANSWER_LINES:]]
@@ -112,7 +113,7 @@ class Screen:
     def _show_tool(self, event: Event) -> bool:
         match event:
             case ToolCall(name=name, arguments=arguments):
-                self.line(f"{MARGIN}-> {printable(name)} {shown_arguments(arguments)}", "cyan")
+                self.line(f"{MARGIN}-> {printable(name)} {shown_arguments(arguments)}".rstrip(), "cyan")
             case ToolProgress(message=str(message)):
                 self.line(f"{MARGIN}.. {printable(message)}", "dim")
             case ToolResult(content=content, is_error=is_error):

@@ -334,9 +334,13 @@ class Attempt:
     def _failure(self, error: BackendError | None) -> AttemptFailure | None:
         """Judge what came: an error, a truncation, nothing at all, or a completion (`None`)."""
         scope = self._scope
-        if error is not None:
-            return self._failed(error, is_truncation=scope.finish_reason == "length" and error.error_class != "timeout")
         cap = completion_cap(self._backend)
+        if error is not None:
+            if scope.finish_reason != "length" or error.error_class == "timeout":
+                return self._failed(error)
+            words = f"{error.message}; {_truncation(cap)}"
+            named = BackendError(words, error.error_class, error.status, error.retry_after, error.body)
+            return self._failed(named, is_truncation=True)
         used = scope.usage.completion_tokens
         is_clipped = cap is not None and used is not None and used >= cap
         if scope.finish_reason == "length" or is_clipped:

@@ -14,11 +14,14 @@ from llm_agent.messages import Message
 
 def admit(state: RunState) -> None:
     """Append what the steer source and `run.steer` have, in this order."""
+    dropped: list[str] = []
     for text in [*_pull(state), *state.core.take_steers()]:
         if isinstance(text, str) and text.strip():
             state.conversation.append(Message.user(text))
         else:
-            state.log("error", f"a steer was dropped: expected text that is not blank, got {type(text).__name__}")
+            dropped.append("blank text" if isinstance(text, str) else type(text).__name__)
+    if dropped:
+        state.log("error", f"steers were dropped: expected text that is not blank, got {', '.join(dropped)}")
 
 
 def _pull(state: RunState) -> list[Any]:

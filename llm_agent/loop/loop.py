@@ -377,7 +377,8 @@ def _close_shielded(state: RunState) -> None:
 
 def _outcome(state: RunState, ending: Ending) -> Outcome:
     facts: dict[str, Any] = {
-        "messages": tuple(state.conversation.messages),
+        # Nothing is in the conversation of a run whose messages were refused.
+        "messages": tuple(state.conversation.messages) or state.given,
         "rounds": state.round_no,
         "spent": state.bill.spent(state.wall_clock),
         "unknown": state.unknown_operations(),

@@ -1,0 +1,1 @@
+"""The transcript: lines on disk, what they come to, and how a crash is answered."""

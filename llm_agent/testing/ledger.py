@@ -33,8 +33,9 @@ class CallLedger:
     is_at_work: bool = attrs.field(default=False, init=False)
     """Whether the group has been heard of: then all of it has started."""
     open_asks: list[told.AskPending] = attrs.field(factory=list, init=False)
-    abandoned: told.ToolAbandoned | None = attrs.field(default=None, init=False)
-    """The first call that was given up, if any."""
+    given_up: told.ToolAbandoned | None = attrs.field(default=None, init=False)
+    """The abandoned call that ended the turn's work, if one did. A call that was not run because
+    too many older ones still run does not: the next may find room."""
 
     def read(self, event: Event) -> None:
         """Enter one event about a call or an ask.
@@ -69,7 +70,7 @@ class CallLedger:
         missing = [call_id for call_id in self.announced if call_id not in self.ended]
         if missing:
             raise Violation(f"every call ends before the turn is over: {', '.join(missing)} did not")
-        reason = self.abandoned.reason if self.abandoned else None
+        reason = self.given_up.reason if self.given_up else None
         if reason == "cancelled" and not isinstance(event, told.RunCancelled):
             raise Violation("calls abandoned as cancelled are followed by run-cancelled")
         if reason == "budget-exhausted" and not isinstance(event, told.RunFailed):
@@ -93,9 +94,9 @@ class CallLedger:
 
     def _start(self, event: told.ToolStarted) -> None:
         self._check_all_announced()
-        if self.abandoned is not None:
-            raise Violation(f"nothing starts behind an abandoned call ({self.abandoned.id!r})")
-        self._check_next(event, self.started, "start")
+        if self.given_up is not None:
+            raise Violation(f"nothing starts behind an abandoned call ({self.given_up.id!r})")
+        self._check_next(event, [*self.started, *self.ended], "start")
         if all(call_id in self.ended for call_id in self.group):
             self.group, self.is_at_work = [], False
         elif self.is_at_work:
@@ -109,8 +110,8 @@ class CallLedger:
         asking = [ask.ask_id for ask in self.open_asks if ask.call_id in (None, event.id)]
         if asking:
             raise Violation(f"a call is answered when its asks are, but {asking[0]!r} is still open")
-        if self.abandoned is not None:
-            raise Violation(f"no call is answered behind an abandoned one ({self.abandoned.id!r})")
+        if self.given_up is not None:
+            raise Violation(f"no call is answered behind an abandoned one ({self.given_up.id!r})")
         self.ended.append(event.id)
         self.is_at_work = True
 
@@ -121,11 +122,12 @@ class CallLedger:
         if event.dispatched != has_started:
             word = "had" if has_started else "had not"
             raise Violation(f"dispatched tells whether the call started: it {word}, got {event.dispatched}")
-        if self.abandoned is not None and event.reason != self.abandoned.reason:
+        if self.given_up is not None and event.reason != self.given_up.reason:
             raise Violation(
-                f"a turn's calls are abandoned for one reason: expected {self.abandoned.reason}, got {event.reason}"
+                f"a turn's calls are abandoned for one reason: expected {self.given_up.reason}, got {event.reason}"
             )
-        self.abandoned = self.abandoned or event
+        if event.dispatched or event.reason != "deadline":
+            self.given_up = self.given_up or event
         self.ended.append(event.id)
         self.open_asks = [ask for ask in self.open_asks if ask.call_id != event.id]
 
@@ -157,7 +159,7 @@ class CallLedger:
             raise Violation(f"a call can {verb} once, got {event.id!r} again")
         if event.id not in self.announced:
             raise Violation(f"no call {event.id!r} was announced in this turn")
-        expected = self.turn[len(done)]
+        expected = next(call for call in self.turn if call.id not in done)
         if event.id != expected.id:
             raise Violation(f"calls {verb} in the order announced: expected {expected.id!r}, got {event.id!r}")
         if event.name not in (None, expected.name):

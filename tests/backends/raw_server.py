@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-
 from llm_agent.backends.openai import OpenAIBackend
 from llm_agent.errors import BackendError
 from llm_agent.messages import Delta, Message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ BOTH = [("A", "one", A), ("B", "two", B)]
     "fragments",
     [
         [part(0, "A", "one", A[:4]), part(0, None, None, A[4:]), part(1, "B", "two", B)],
-        [part(0, "A", "one", A[:4]), part(1, "B", "two", B[:3]), part(0, None, None, A[4:]), part(1, None, None, B[3:])],
+        [part(0, "A", "one", A[:4]), part(1, "B", "two", B[:3]), part(0, arguments=A[4:]), part(1, arguments=B[3:])],
         [part(None, "A", "one", A[:4]), part(None, None, None, A[4:]), part(None, "B", "two", B)],
         [part(None, "A", "one", A[:4]), part(None, "A", None, A[4:]), part(None, "B", "two", B)],
         [part(0, "A", "one", A), part(0, "B", "two", B[:3]), part(0, None, None, B[3:])],
@@ -65,7 +66,7 @@ def test_two_calls_are_put_together_whatever_marks_their_fragments(fragments: li
 def test_arguments_may_be_cut_anywhere(offsets: list[int], repeats: bool) -> None:
     """The pieces joined are the arguments, with or without the name in each."""
     places = sorted({0, len(B), *(offset % len(B) for offset in offsets)})
-    pieces = [B[a:b] for a, b in zip(places, places[1:], strict=False)]
+    pieces = [B[a:b] for a, b in pairwise(places)]
     again = {"id": "B", "name": "two"} if repeats else {}
 
     fragments = [part(0, "B", "two"), *(part(0, arguments=piece, **again) for piece in pieces)]

@@ -27,7 +27,6 @@ from raw_server import (
     sse,
 )
 
-from llm_agent.backends import completion
 from llm_agent.messages import Delta, ToolRequest
 
 Serve = Callable[..., RawServer]
@@ -126,9 +125,8 @@ def test_a_body_kept_open_after_done_does_not_delay_the_end(serve: Serve, start:
     assert Reader(backend_for(server).stream(REQUEST)).joined(2).error is None
 
 
-def test_silence_after_the_finish_reason_ends_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_after_the_finish_reason_ends_it(serve: Serve) -> None:
     """Only a usage report can follow, and it is not waited for without end."""
-    monkeypatch.setattr(completion, "FINISH_GRACE", 0.05)
     server: RawServer
 
     def linger(peer: Peer) -> None:
@@ -137,7 +135,10 @@ def test_silence_after_the_finish_reason_ends_it(serve: Serve, monkeypatch: pyte
 
     server = serve(linger)
 
-    collected = Reader(backend_for(server).stream(REQUEST)).joined(2)
+    stream = backend_for(server).stream(REQUEST)
+    stream.finish_grace = 0.05
+
+    collected = Reader(stream).joined(2)
     assert (collected.error, collected.text, collected.finish_reason) == (None, "all", "stop")
 
 
@@ -345,9 +346,8 @@ def test_an_endless_error_body_is_not_read_to_its_end(serve: Serve) -> None:
     assert len(str(error)) < 3_000
 
 
-def test_an_error_body_that_never_comes_still_has_its_status(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_body_that_never_comes_still_has_its_status(serve: Serve) -> None:
     """The status is the news; its words are waited for only so long."""
-    monkeypatch.setattr(completion, "_ERROR_BODY_SILENCE", 0.05)
     server: RawServer
 
     def stall(peer: Peer) -> None:
@@ -356,7 +356,10 @@ def test_an_error_body_that_never_comes_still_has_its_status(serve: Serve, monke
 
     server = serve(stall)
 
-    error = Reader(backend_for(server).stream(REQUEST)).joined(2).error
+    stream = backend_for(server).stream(REQUEST)
+    stream.error_silence = 0.05
+
+    error = Reader(stream).joined(2).error
     assert error is not None
     assert (error.status, error.error_class) == (503, "http")
     assert "busy" in str(error)

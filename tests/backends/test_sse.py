@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
+from itertools import pairwise
 from time import process_time
 
 import pytest
@@ -47,7 +49,7 @@ def decoded(data: bytes) -> str:
 
 def cut(body: bytes, offsets: list[int]) -> list[bytes]:
     places = sorted({0, len(body), *(offset % (len(body) + 1) for offset in offsets)})
-    return [body[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [body[start:end] for start, end in pairwise(places)]
 
 
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=12)
@@ -162,8 +164,7 @@ def test_an_event_without_measure_is_refused(pieces: list[bytes]) -> None:
     parser = EventParser()
 
     with pytest.raises(BackendError) as caught:
-        for piece in pieces:
-            parser.feed(piece)
+        deque((parser.feed(piece) for piece in pieces), maxlen=0)
 
     assert caught.value.error_class == "response"
 

@@ -258,7 +258,7 @@ def _scripted_errors(scenario: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _warnings(session: Session) -> list[dict[str, Any]]:
-    return [{"line": warning["line"], "raw": warning["raw"]} for warning in session.warnings]
+    return [{"line": warning.line, "raw": warning.raw} for warning in session.warnings]
 
 
 def _pending(session: Session) -> list[str]:

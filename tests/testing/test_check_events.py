@@ -139,6 +139,9 @@ SOUND: dict[str, list[Event]] = {
         START, turn("", "1", "2"), STARTED, abandoned("1", True, "deadline"), abandoned("2", False, "deadline"),
         turn("ok", round=2), completed(rounds=2),
     ),
+    "no room for a call": stream(
+        START, turn("", "1", "2", "3"), abandoned("1", False, "deadline"), called("2"), abandoned("3", False), CANCELLED
+    ),
     "a limit": stream(
         START, ROUND, spoken("no"), ev.LimitReached(limit="rounds"), DISCARDED["limit"], turn("ok", round=2),
         completed(rounds=2),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from itertools import repeat
@@ -14,7 +16,7 @@ import trustme
 
 from llm_agent import codec
 from llm_agent.messages import Usage
-from llm_agent.testing import FakeServer, Gate, call, document, error, hang, pause, reply, sse
+from llm_agent.testing import Answer, FakeServer, Gate, call, cut, document, error, hang, pause, reply, sse
 
 ASK: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "go"}]}
 Serve = Callable[..., FakeServer]
@@ -30,6 +32,10 @@ def client() -> Iterator[requests.Session]:
 
 def post(client: requests.Session, server: FakeServer, body: Any = ASK, **options: Any) -> requests.Response:
     return client.post(f"{server.url}/chat/completions", json=body, timeout=5, **options)
+
+
+def declaration(**function: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "look", **function}}
 
 
 def chunks_of(response: requests.Response) -> list[dict[str, Any]]:
@@ -239,9 +245,9 @@ def test_a_client_that_asks_to_close_is_not_kept(client: requests.Session, serve
     """`Connection: close` ends the connection behind the answer."""
     server = serve(["a", "b"])
 
-    for _ in range(2):
-        post(client, server, headers={"Connection": "close"})
+    responses = [post(client, server, headers={"Connection": "close"}) for _ in range(2)]
 
+    assert [response.headers["connection"] for response in responses] == ["close", "close"]
     assert server.connections == 2
 
 
@@ -320,7 +326,12 @@ def test_a_strict_server_accepts_a_sound_conversation(client: requests.Session, 
         ({**ASK, "messages": [{"role": "tool", "tool_call_id": "x", "content": ""}]}, "messages.[0].tool_call_id"),
         ({**ASK, "messages": []}, "messages"),
         ({"messages": ASK["messages"]}, "model"),
+        ({**ASK, "messages": "go"}, "messages"),
         ({**ASK, "tools": []}, "tools"),
+        ({**ASK, "tools": ["look"]}, "tools.[0]"),
+        ({**ASK, "tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.[0].function.name"),
+        ({**ASK, "tools": [declaration(), declaration()]}, "tools.[1].function.name"),
+        ({**ASK, "tools": [declaration(parameters="x")]}, "tools.[0].function.parameters"),
         ({**ASK, "tool_choice": "auto"}, "tool_choice"),
         ({"model": "m", "messages": ASK["messages"], "stream_options": {}}, "stream_options"),
         ({**ASK, "stream": "yes"}, "stream"),
@@ -407,9 +418,14 @@ def test_a_script_that_blocks_is_named_at_close(serve: Serve) -> None:
         asking.join(5)
 
 
-def test_tls_is_spoken_with_a_context_or_with_files(serve: Serve, tmp_path: Path) -> None:
-    """Both ways to give a certificate serve the same answers, keep-alive included."""
-    authority = trustme.CA()
+@pytest.fixture(scope="session")
+def authority() -> trustme.CA:
+    """Whom the clients of these tests trust."""
+    return trustme.CA()
+
+
+def test_tls_is_spoken_with_a_certificate_in_files(serve: Serve, authority: trustme.CA, tmp_path: Path) -> None:
+    """A certificate and its key serve the same answers, keep-alive included."""
     leaf = authority.issue_cert("127.0.0.1")
     root, certificate, key = tmp_path / "root.pem", tmp_path / "leaf.pem", tmp_path / "key.pem"
     authority.cert_pem.write_to_path(str(root))
@@ -425,6 +441,31 @@ def test_tls_is_spoken_with_a_context_or_with_files(serve: Serve, tmp_path: Path
     assert server.url.startswith("https://")
     assert texts == ["Hi", "Hi"]
     assert server.connections == 1
+
+
+@pytest.mark.parametrize(("answer", "is_whole"), [(sse([b"x"], framing="close"), True), (sse([b"x", cut()]), False)])
+def test_tls_ends_properly_unless_it_is_cut(
+    serve: Serve, authority: trustme.CA, answer: Answer, is_whole: bool
+) -> None:
+    """The end of a close-delimited body is announced; a cut is not, and a careful client can tell."""
+    context, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(trusting)
+    server = serve([answer], tls=context)
+
+    with (
+        socket.create_connection(("127.0.0.1", server.port), 5) as plain,
+        trusting.wrap_socket(plain, server_hostname="127.0.0.1", suppress_ragged_eofs=False) as client,
+    ):
+        client.sendall(b"POST /v1 HTTP/1.1\r\n\r\n")
+        try:
+            while client.recv(65536):
+                pass
+            ended_properly = True
+        except ssl.SSLEOFError:
+            ended_properly = False
+
+    assert ended_properly is is_whole
 
 
 def test_a_silent_server_lets_a_handshake_hang(serve: Serve) -> None:

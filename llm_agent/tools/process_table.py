@@ -1,0 +1,110 @@
+"""Who belongs to a command: its process group, its session, its descendants, and who carries its mark.
+
+A process can leave its group and its session (`setsid`), and loses its parent when that ends;
+what it hardly loses is its environment. So every command gets a mark in there, and the kernel's
+process table is searched for it. Only Linux has that table as files; elsewhere the answer is
+the group alone. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+# The variable that carries the marks, outermost command first: a command may run commands.
+MARK_VARIABLE: Final = "LLM_AGENT_COMMAND_ID"
+
+HAS_TABLE: Final = os.path.exists("/proc/self/stat")
+_DEAD_STATES: Final = frozenset("ZXx")
+
+
+@attrs.frozen
+class ProcessRow:
+    """One line of the process table."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    started: int
+    """Clock ticks after boot: with the pid, the identity of a process."""
+    is_alive: bool
+    """Not a zombie, which nobody can kill and only its parent can bury."""
+
+
+def row_of(pid: int) -> ProcessRow | None:
+    """Return a process's line; `None` when it is gone, or there is no table."""
+    try:
+        stat = _content(f"/proc/{pid}/stat")
+    except OSError:
+        return None
+    # The name stands in brackets and may hold anything, brackets too. Source: proc_pid_stat(5).
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    state = fields[0].decode()
+    return ProcessRow(pid, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), state not in _DEAD_STATES)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # a hundred files a search: no buffer, no Path
+        return file.readall()
+
+
+def _rows() -> Iterator[ProcessRow]:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (row := row_of(int(name))) is not None and row.is_alive:
+            yield row
+
+
+def _carries(pid: int, mark: bytes) -> bool:
+    try:
+        return mark in _content(f"/proc/{pid}/environ")
+    except OSError:  # gone, or another user's
+        return False
+
+
+def family(leader: ProcessRow, mark: str) -> list[ProcessRow]:
+    """Return the living processes of a command, its leader included.
+
+    Args:
+        leader: the command's first process: it leads its group and its session. It may be dead,
+            but must not have been waited for: until then nobody else gets its pid.
+        mark: the command's own mark.
+
+    A process that left the session, lost its parent and cleared its environment is not found.
+    """
+    # What is older than the command cannot be of it: most of the table is not searched.
+    rows = [row for row in _rows() if row.started >= leader.started and row.pid != os.getpid()]
+    sought = mark.encode()
+    found = {
+        row.pid: row
+        for row in rows
+        if leader.pid in (row.pid, row.group, row.session, row.parent) or _carries(row.pid, sought)
+    }
+    while children := [row for row in rows if row.parent in found and row.pid not in found]:
+        found.update({row.pid: row for row in children})
+    return list(found.values())
+
+
+def send(rows: list[ProcessRow], leader: int, number: signal.Signals) -> None:
+    """Signal the leader's group as a whole, and every one of *rows* outside of it. Never raises."""
+    try:
+        os.killpg(leader, number)
+    except OSError:  # nobody left in it, or nobody that is ours to signal
+        pass
+    for row in rows:
+        if row.group != leader:
+            _send_to(row, number)
+
+
+def _send_to(row: ProcessRow, number: signal.Signals) -> None:
+    present = row_of(row.pid)
+    if present is None or present.started != row.started:  # its pid may be somebody else's by now
+        return
+    try:
+        os.kill(row.pid, number)
+    except OSError:
+        pass
