@@ -30,7 +30,8 @@ def permitted(question: str) -> bool:
 class Folder:
     """One folder, and the tools that work in it."""
 
-    root: Path = attrs.field(converter=lambda path: Path(path).resolve())
+    root: Path
+    """Resolved: no link is left in it."""
 
     def inside(self, path: str) -> Path:
         found = (self.root / path).resolve()  # follows links and `..` before anything is compared
@@ -129,7 +130,7 @@ def main() -> int:
             print(f"[{repair}]")
         loop = Loop(
             backends=OpenAIBackend(options.model, base_url=options.base_url),
-            tools=Folder(options.folder).tools,
+            tools=Folder(Path(options.folder).resolve()).tools,
             session=session,
             system_prompt="You are a coding assistant. Look before you change anything, and run the tests.",
             tool_deadline={"run": 300, "*": 30},

@@ -144,7 +144,7 @@ def test_coding_agent_never_leaves_its_folder(tmp_path: Path, path: str) -> None
     folder.mkdir()
     (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
     (folder / "linked").symlink_to(tmp_path)
-    tools = loaded("coding_agent").Folder(folder)
+    tools = loaded("coding_agent").Folder(folder.resolve())
 
     for attempt in (
         lambda: tools.read_file(path),
@@ -165,7 +165,7 @@ def test_coding_agent_searches_no_link_that_leads_out(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
 
-    assert "secret" not in loaded("coding_agent").Folder(folder).grep("secret")
+    assert "secret" not in loaded("coding_agent").Folder(folder.resolve()).grep("secret")
 
 
 def test_coding_agent_goes_on_after_a_kill(serve: Serve, tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_readme_shows_the_demo_as_it_is() -> None:
     shown = blocks("text")[0]
 
     assert demo_script.TASK in shown
-    for turning_point in ("retracted: ", "given up (deadline)", "[fallback-model]", "kill -9", "repair: ", "completed"):
+    for turning_point in ("retracted; ", "given up (deadline)", "[fallback-model]", "kill -9", "repair: ", "completed"):
         assert turning_point in shown
 
 

@@ -23,7 +23,6 @@ from llm_agent.events import (
     Log,
     RoundStarted,
     RunCancelled,
-    RunCompleted,
     RunFailed,
     Token,
     ToolAbandoned,
@@ -102,7 +101,7 @@ class Screen:
             case AttemptStarted(model=model):
                 self._name_model(model)
             case AttemptFailed():
-                self._retract(_why(event))
+                self._retract(_consequence(event), event.error)
             case TurnDiscarded(reason=reason):
                 self._retract(f"the turn is discarded ({reason})")
             case AssistantMessage():
@@ -128,8 +127,6 @@ class Screen:
 
     def _show_end(self, event: Event) -> None:
         match event:
-            case RunCompleted():
-                self.line("  completed", "green")
             case RunFailed(error=error):
                 self.line(f"  failed: {printable(error)}", "red")
             case RunCancelled(reason=reason):
@@ -151,15 +148,16 @@ class Screen:
         self._scope += text
         self._write(start + text.replace("\n", "\n" + MARGIN))
 
-    def _retract(self, why: str) -> None:
+    def _retract(self, what_follows: str, why: str = "") -> None:
         taken_back, self._scope = self._scope, ""
         if taken_back:
             is_one_line = "\n" not in taken_back and len(MARGIN + taken_back) < self.width
             if self.colour and is_one_line:
                 self._write(_ERASED_LINE + MARGIN + self.paint("struck", taken_back))
             self._write("\n")
-        mark = "x  retracted: " if taken_back else "x  "
-        self.line(f"{MARGIN}{mark}{why}", "red")
+        self.line(f"{MARGIN}x  {'retracted' if taken_back else 'failed'}; {what_follows}", "red")
+        if why:
+            self.line(f"{MARGIN}   {printable(why)}", "red")
 
     def _end_scope(self) -> None:
         if self._scope:
@@ -171,13 +169,12 @@ class Screen:
         self.stream.flush()
 
 
-def _why(event: AttemptFailed) -> str:
-    """Say why an attempt failed and what happens next."""
-    match event.disposition:
+def _consequence(failed: AttemptFailed) -> str:
+    """Say what happens after a failed attempt."""
+    match failed.disposition:
         case "retry-same":
-            after = f"the same backend again in {event.backoff or 0:.1f} s"
+            return f"the same backend is asked again in {failed.backoff or 0:.1f} s"
         case "advance":
-            after = "the next backend"
+            return "the next backend is asked"
         case "abort":
-            after = "nobody else is asked"
-    return f"{printable(event.error)}; {after}"
+            return "nobody else is asked"

@@ -243,6 +243,7 @@ class Attempt:
             RunStopped: cancelled; a cancel wins even over a completion that has just arrived.
         """
         state = self._state
+        state.is_turn_open = True
         state.core.set_stage("streaming", round=state.round_no, backend=self._backend_index, model=self._model)
         state.emit(
             AttemptStarted(

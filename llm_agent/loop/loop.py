@@ -249,6 +249,8 @@ class Loop:
             grants.sync(state, ledger)
         except BaseException as bug:  # no one above us on this thread could answer for it
             ending = _died(bug)
+            if state.is_turn_open:  # streamed, and then the transcript refused it, say
+                state.discard_turn("failed")
         self._finish(state, ending)
 
     def _drive(self, state: RunState, ledger: grants.GrantLedger, data: Any) -> Completed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llm_agent import notices
 from llm_agent.canonical import canonical_arguments
-from llm_agent.events import LimitReached, TurnDiscarded
+from llm_agent.events import LimitReached
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message, Reply
 
@@ -22,7 +22,7 @@ def refuses(state: RunState, reply: Reply) -> bool:
     if hit is None:
         return False
     state.emit(LimitReached(limit=hit.limit, count=hit.count, max=hit.max))
-    state.emit(TurnDiscarded(reason="limit", round=state.round_no))
+    state.discard_turn("limit")
     state.conversation.append(Message.system(notices.LIMIT))
     state.tools = ()
     state.config.counter.invalidate()  # what it learned included the declarations

@@ -10,7 +10,7 @@ from typing import assert_never
 
 import attrs
 
-from llm_agent.events import AttemptFailed, AttemptRecord, TurnDiscarded
+from llm_agent.events import AttemptFailed, AttemptRecord
 from llm_agent.loop import window
 from llm_agent.loop.attempt import Attempt, AttemptFailure
 from llm_agent.loop.config import model_name
@@ -53,10 +53,10 @@ def round_trip(state: RunState) -> Reply:
         case NothingFits(overflow):
             raise RunStopped(Failed(error=str(overflow), reason="context-exhausted"))
         case Aborted(error, reason):
-            state.emit(TurnDiscarded(reason="failed", round=state.round_no))
+            state.discard_turn("failed")
             raise RunStopped(Failed(error=error, reason=reason))
         case EveryBackendFailed(errors):
-            state.emit(TurnDiscarded(reason="failed", round=state.round_no))
+            state.discard_turn("failed")
             raise RunStopped(Failed(error="every backend failed: " + "; ".join(errors)))
         case _:
             assert_never(outcome)

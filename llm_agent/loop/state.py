@@ -18,6 +18,7 @@ from llm_agent.errors import HistoryMismatch
 from llm_agent.events import (
     AssistantMessage,
     AttemptRecord,
+    DiscardReason,
     Event,
     Log,
     RunStarted,
@@ -122,6 +123,8 @@ class RunState:
         self.slot = Slot(f"llm-agent-tools-{core.id[:8]}")
         self.tools: tuple[ToolDeclaration, ...] = ()
         self.round_no = 0
+        self.is_turn_open = False
+        """Whether this round has streamed something that is neither committed nor discarded."""
         self.tally = Tally()
         self.bill = Bill()
         self.failures: list[AttemptRecord] = []
@@ -144,9 +147,14 @@ class RunState:
         if self.core.cancel.is_set:
             raise RunStopped(Cancelled(stage))
 
+    def discard_turn(self, reason: DiscardReason) -> None:
+        """Retract what the round streamed: it will never be part of the conversation."""
+        self.is_turn_open = False
+        self.emit(TurnDiscarded(reason=reason, round=self.round_no))
+
     def discard_cancelled(self, stage: Stage) -> RunStopped:
         """Retract what the round streamed; returns the stop for a cancel noticed in *stage*."""
-        self.emit(TurnDiscarded(reason="cancelled", round=self.round_no))
+        self.discard_turn("cancelled")
         return RunStopped(Cancelled(stage))
 
     # -- the steps of the story that belong to no stage ------------------------------------------
@@ -175,6 +183,7 @@ class RunState:
             calls = renamed(calls, [unique_id(call.id, taken) for call in calls])
         message = Message.assistant(reply.text, calls)
         message_id = self.conversation.append(message, _extras(reply))
+        self.is_turn_open = False
         self.emit(AssistantMessage(message=message, reasoning=reply.reasoning or None, round=self.round_no))
         self.emit(TurnCommitted(message_id=message_id, round=self.round_no))
         return Turn(message, self.round_no)

@@ -80,16 +80,16 @@ class Replay:
 
         Args:
             envelope: the line; kept by reference, so it must not be changed any more.
-            message: what the payload of a message line was made from, when that is known.
+            message: what the payload was made from, where the line is one that we made ourselves.
 
         Raises:
             Refused: no transcript may go on with this line.
         """
+        if message is not None:
+            return self._message(envelope, message)
         kind = records.checked_kind(envelope)
         if self.line_count == 0 and kind != records.SESSION_META:
             raise Refused(f"the first line must be {records.SESSION_META}, got {kind}")
-        if message is not None:
-            return self._message(envelope, message)
         read = _READERS.get(kind)
         return _nothing if read is None else read(self, envelope)
 

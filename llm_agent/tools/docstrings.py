@@ -41,6 +41,7 @@ _SPHINX_OTHERS: Final = {
     "yield",
     "yields",
 }
+_SEVERAL_BLANK_LINES: Final = re.compile(r"\n(?:[ \t]*\n){2,}")
 _UNDERLINE: Final = re.compile(r"-{3,}|={3,}")
 
 
@@ -76,7 +77,7 @@ def parse(text: str | None) -> Docstring:
             entries = _numpy_entries(block.lines) if block.is_numpy else _google_entries(block.lines)
             for name, description in entries:
                 parameters.setdefault(name, description)
-    return Docstring("\n".join(prose).strip(), parameters)
+    return Docstring(_SEVERAL_BLANK_LINES.sub("\n\n", "\n".join(prose)).strip(), parameters)
 
 
 def _blocks(lines: list[str]) -> Iterator[_Block]:
