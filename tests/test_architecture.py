@@ -22,6 +22,10 @@ FLOORS: dict[int, tuple[str, ...]] = {
     6: ("cli", "__main__"),
 }  # fmt: skip
 
+# What `from llm_agent import ...` gives, beside modules: for the command line, as for any user.
+TOP = max(FLOORS)
+PUBLIC_NAMES = set(llm_agent.__all__) - {room for rooms in FLOORS.values() for room in rooms}
+
 # Rooms that keep their own corridor: which modules inside may import which.
 LOOP_PAIRS = {
     ("roundtrip", "attempt"),
@@ -78,9 +82,11 @@ def may_import(importer: str, imported: str) -> bool:
     if here == "__init__" or here == there:
         return True
     floor, place = floor_of(here)
+    if there in PUBLIC_NAMES:
+        return floor == TOP
     other_floor, other_place = floor_of(there)
     if other_floor == floor:
-        return floor <= 2 and other_place < place
+        return floor in (0, 1, 2, TOP) and other_place < place
     if floor == 4 and other_floor == 3:
         return importer.split(".")[-1] in LOOP_MAY_IMPORT_SERVICES
     return other_floor < floor

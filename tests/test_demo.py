@@ -208,6 +208,16 @@ def test_transcript_disarms_what_would_steer_the_terminal(tmp_path: Path, capsys
     assert "\\x1b[2Jgone\\x0d" in capsys.readouterr().out
 
 
+def test_transcript_is_printed_where_a_character_cannot_be_shown(tmp_path: Path) -> None:
+    """An output that knows ASCII only gets escapes."""
+    path = transcript_of(tmp_path, "caf\u00e9")
+
+    shown = run_cli("transcript", str(path), PYTHONIOENCODING="ascii")
+
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "caf\\xe9" in shown.stdout
+
+
 def transcript_of(folder: Path, text: str) -> Path:
     path = folder / "run.jsonl"
     with Session.create(path) as session:
@@ -272,14 +282,16 @@ def test_a_pipe_has_no_colour() -> None:
 
 
 def retraction(*, colour: bool) -> str:
-    screen = Screen(io.StringIO(), colour=colour, width=80)
+    stream = io.StringIO()
+    screen = Screen(stream, colour=colour, width=80)
+    failure = "cut off"
     screen.show(AttemptStarted(round=1, attempt=1, backend_index=0, model="m"))
     screen.show(Token(text="wro"))
     screen.show(Token(text="ng"))
     screen.show(
-        AttemptFailed(round=1, attempt=1, backend_index=0, error="cut off", disposition="retry-same", backoff=0.5)
+        AttemptFailed(round=1, attempt=1, backend_index=0, error=failure, disposition="retry-same", backoff=0.5)
     )
-    return screen.stream.getvalue()  # type: ignore[attr-defined]
+    return stream.getvalue()
 
 
 def test_a_retracted_text_is_struck_out_on_a_terminal() -> None:

@@ -146,15 +146,16 @@ def test_coding_agent_never_leaves_its_folder(tmp_path: Path, path: str) -> None
     (folder / "linked").symlink_to(tmp_path)
     tools = loaded("coding_agent").Folder(folder.resolve())
 
-    for attempt in (
-        lambda: tools.read_file(path),
-        lambda: tools.list_files(path),
-        lambda: tools.grep("secret", path),
-        lambda: tools.write_file(path, "x"),
-        lambda: tools.edit_file(path, "secret", "x"),
-    ):
+    attempts: list[tuple[Callable[..., str], tuple[str, ...]]] = [
+        (tools.read_file, (path,)),
+        (tools.list_files, (path,)),
+        (tools.grep, ("secret", path)),
+        (tools.write_file, (path, "x")),
+        (tools.edit_file, (path, "secret", "x")),
+    ]
+    for attempt, arguments in attempts:
         with pytest.raises(PermissionError, match="outside of the folder"):
-            attempt()
+            attempt(*arguments)
     assert (tmp_path / "outside.txt").read_text() == "secret"
 
 

@@ -240,13 +240,12 @@ class Completion:
 
     def _document(self, head: bytes) -> Iterator[Delta | str]:
         """A body in one piece: a completion as one JSON document, an error, or a web page."""
-        parts, size = [head], len(head)
-        while chunk := self._exchange.read():
+        parts, size, chunk = [head], 0, head
+        while chunk and size <= MAX_EVENT_BYTES:
+            yield _NOTHING  # a sign of life
+            chunk = self._exchange.read()
             parts.append(chunk)
             size += len(chunk)
-            if size > MAX_EVENT_BYTES:
-                break
-            yield _NOTHING
         body = b"".join(parts)
         try:
             value = _loads(body.removeprefix(_BOM))

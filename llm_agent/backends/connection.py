@@ -26,6 +26,9 @@ from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConn
 
 from llm_agent.backends.chunked import PromptResponse
 
+# A connect without any timeout would not see a shutdown that came just before it.
+_UNLIMITED = 1e6
+
 AddressInfo = tuple[Any, ...]
 Resolver = Callable[..., Sequence[AddressInfo]]
 """`(host, port, family, type) -> addresses`, as `socket.getaddrinfo`; it may block as long as it likes."""
@@ -83,12 +86,11 @@ class Lifeline:
             if self.cancelled:
                 self._shut_down()
 
-    def release(self) -> bool:
-        """Let go of the socket; whether it is untouched by a cancel, and fit for reuse."""
+    def release(self) -> None:
+        """Let go of the socket: a cancel no longer reaches it."""
         with self._lock:
             self._drop()
-            self.socket = None
-            return not self.cancelled
+        self.socket = None
 
     def _drop(self) -> None:
         if self._handle is not None:
@@ -231,7 +233,7 @@ class _Wakeable(HTTPConnection):
         raise NewConnectionError(self, str(failure)) from failure
 
     def _dial_address(
-        self, lifeline: Lifeline, kind: tuple[int, int, int], address: Any, seconds: float | None
+        self, lifeline: Lifeline, kind: tuple[int, int, int], address: Any, seconds: float
     ) -> socket.socket:
         sock = socket.socket(*kind)
         try:
@@ -243,6 +245,7 @@ class _Wakeable(HTTPConnection):
             if self.source_address:
                 sock.bind(self.source_address)
             sock.connect(address)
+            # A socket that was shut down before its connect seems connected, and then takes no bytes.
             if lifeline.cancelled:
                 raise ConnectionAbortedError("cancelled while connecting")
         except BaseException:
@@ -251,9 +254,9 @@ class _Wakeable(HTTPConnection):
         return sock
 
 
-def _share(timeout: float | None, started: float, left: int) -> float | None:
+def _share(timeout: float | None, started: float, left: int) -> float:
     if timeout is None:
-        return None
+        return _UNLIMITED
     return max(0.05, (started + timeout - monotonic()) / left)
 
 
@@ -272,8 +275,7 @@ def _part(connection: Any) -> None:
         return
     connection.lifeline = None
     connection.idle_since = monotonic()
-    if not lifeline.release():
-        connection.close()
+    lifeline.release()  # one that was shut down before this is found dead when the pool is asked for it
 
 
 class WakeableHTTPPool(HTTPConnectionPool):

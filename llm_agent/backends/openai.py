@@ -105,9 +105,8 @@ class OpenAIBackend:
         url = _completions_url(self.base_url)
         given = dict(self._headers or {})
         key = self._key()
-        headers = {**_HEADERS, **({"Authorization": f"Bearer {key}"} if key else {})}
-        taken = {name.lower() for name in given}
-        headers = {name: value for name, value in headers.items() if name.lower() not in taken} | given
+        # Names of any case are one header to requests, and the last one stands.
+        headers = {**_HEADERS, **({"Authorization": f"Bearer {key}"} if key else {}), **given}
         _check_headers(headers)
         derive = partial(object.__setattr__, self)  # frozen from here on: what threads share does not change
         derive("_has_key", any("auth" in name.lower() or "key" in name.lower() for name in headers))

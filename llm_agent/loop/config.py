@@ -64,8 +64,11 @@ class LoopConfig:
             if matches(pattern, tool):
                 return idempotency
         declared = getattr(self.provider, "idempotency_of", None)
-        said = declared(tool) if callable(declared) else "unknown"
-        return cast("Idempotency", said) if said in IDEMPOTENCIES else "unknown"
+        try:
+            said = declared(tool) if callable(declared) else "unknown"
+            return cast("Idempotency", said) if said in IDEMPOTENCIES else "unknown"
+        except Exception:  # a shield: a label for a repair is worth no run
+            return "unknown"
 
 
 def model_name(backend: Backend) -> str:

@@ -87,8 +87,9 @@ def checked_kind(envelope: Any) -> str:
     """
     if not isinstance(envelope, dict):
         raise Refused(f"a line must be a JSON object, got {type(envelope).__name__}")
-    if envelope.get("v") != VERSION:
-        raise Refused(f"the version 'v' must be {VERSION}, got {envelope.get('v')!r}")
+    version = envelope.get("v")
+    if version != VERSION or version is True:
+        raise Refused(f"the version 'v' must be {VERSION}, got {version!r}")
     kind = envelope.get("type")
     if not isinstance(kind, str):
         raise Refused(f"the type must be text, got {kind!r}")

@@ -108,7 +108,6 @@ class Connection:
     def stop(self) -> None:
         """End whatever this connection waits for; from any thread."""
         self._is_stopped = True
-        self._wake()
         try:
             # Not the TLS socket's own method: that one drops the TLS state under the reader.
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
@@ -134,9 +133,7 @@ class Connection:
         if self._is_silent:
             self._wait(None)
         if self._tls is not None:
-            self._poll.unregister(self._sock)
-            self._sock = self._tls.wrap_socket(self._sock, server_side=True)
-            self._poll.register(self._sock, _LEFT)
+            self._start_tls(self._tls)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         while (request := self._read_request()) is not None:
             answer = self._answer(request).for_request(streams=request.streams)
@@ -146,6 +143,14 @@ class Connection:
             if not answer.keeps_alive:
                 break
         self._say_goodbye()
+
+    def _start_tls(self, context: ssl.SSLContext) -> None:
+        # Wrapped before the handshake, so that `stop` finds the socket that the handshake waits on.
+        wrapped = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
+        self._sock = wrapped
+        if self._is_stopped:
+            raise ClientLeft
+        wrapped.do_handshake()
 
     def _say_goodbye(self) -> None:
         """End TLS properly: a stream that ends without it is a broken one to a careful client."""
@@ -219,8 +224,6 @@ class Connection:
         if answer.head:
             self._sock.sendall(answer.head)
         self._bytes_left = answer.byte_limit
-        if self._bytes_left == 0:
-            self._end(answer.byte_limit_cut)
         for step in answer.steps:
             match step:
                 case bytes():

@@ -23,6 +23,7 @@ Definitions = dict[str, JsonSchema]
 # How much of a wrong value is shown to the model, in characters and in names.
 _SHOWN_CHARACTERS: Final = 60
 _SHOWN_NAMES: Final = 12
+_SHOWN_REFUSAL: Final = 200
 # Beyond this many bits a number is named, not shown: no argument is meant that way.
 _SHOWN_BITS: Final = 128
 
@@ -380,7 +381,13 @@ class Record:
         try:
             return self.build(**found)
         except Exception as refusal:  # a shield: the class's own validators may say no
-            raise Mismatch(path, f"refused: {type(refusal).__name__}: {refusal}") from refusal
+            raise Mismatch(path, f"refused: {_in_words(refusal)}") from refusal
+
+
+def _in_words(refusal: Exception) -> str:
+    # attrs puts the whole attribute into the arguments behind the message.
+    said = refusal.args[0] if refusal.args and isinstance(refusal.args[0], str) else str(refusal)
+    return f"{type(refusal).__name__}: {said[:_SHOWN_REFUSAL]}"
 
 
 def object_schema(fields: Sequence[Field], extra: JsonSchema | bool, definitions: Definitions) -> JsonSchema:

@@ -78,6 +78,15 @@ def test_calls_that_share_one_id_stay_two_calls() -> None:
     """Some servers give every call the same id; complete arguments end a call."""
     assert calls_from(part(None, "A", "one", A), part(None, "A", "two", B)) == [("A", "one", A), ("A", "two", B)]
     assert calls_from(part(0, "A", "one", A), part(0, "A", "one", B)) == [("A", "one", A), ("A", "one", B)]
+    assert calls_from(part(None, "A", "one", A), part(None, "A", "two", B[:3]), part(None, "A", None, B[3:])) == [
+        ("A", "one", A),
+        ("A", "two", B),
+    ]
+
+
+def test_calls_without_arguments_that_are_all_numbered_0_are_told_apart_by_id() -> None:
+    """Another id with a name is another call, whatever its arguments."""
+    assert calls_from(part(0, "A", "one"), part(0, "B", "two")) == [("A", "one", None), ("B", "two", None)]
 
 
 def test_calls_without_id_and_index_are_told_apart_by_name() -> None:
@@ -204,7 +213,7 @@ def test_only_the_first_choice_counts() -> None:
         ({"content": None, "reasoning_content": "b"}, "", "b"),
         ({"content": "a", "reasoning": "b", "reasoning_details": [{"type": "reasoning.text", "text": "b"}]}, "a", "b"),
         ({"reasoning_details": [{"type": "reasoning.summary", "summary": "b"}]}, "", "b"),
-        ({"reasoning_details": [{"type": "reasoning.encrypted", "data": "zz"}]}, "", ""),
+        ({"reasoning_details": [{"type": "reasoning.encrypted", "data": "zz", "text": "zz"}]}, "", ""),
         ({"refusal": "I will not."}, "I will not.", ""),
         ({"content": {"type": "text", "text": "a"}}, "a", ""),
     ],
@@ -247,6 +256,7 @@ def test_the_short_way_never_differs_from_the_long_way(value: dict[str, Any]) ->
         {**chunk("x"), "usage": {"total_tokens": 1}},
         {**chunk("x"), "error": {"message": "no"}},
         {**chunk("x"), "x_groq": {"error": "no"}},
+        {"choices": [{"delta": {"content": "x"}, "error": {"message": "no"}}]},
         chunk("x", reasoning="y"),
         chunk("x", tool_calls=[{}], role="assistant"),
         {"choices": [{"index": 1, "delta": {"content": "x"}}]},

@@ -31,6 +31,8 @@ from raw_server import (
     sse,
 )
 
+from llm_agent.backends.connection import Lifeline
+from llm_agent.backends.http import PooledExchange
 from llm_agent.backends.openai import OpenAIBackend
 from llm_agent.messages import Message
 from llm_agent.ports import CancellableStream, CompletionRequest
@@ -130,16 +132,21 @@ def test_cancel_wakes_a_tls_handshake(tls: ssl.SSLContext) -> None:
             assert_ends_at_once(reader)
 
 
+def full_listener(stack: ExitStack) -> socket.socket:
+    """A port whose queue is full: a connect to it is not answered."""
+    listener = stack.enter_context(silent_listener(0))
+    for _ in range(3):
+        filler = stack.enter_context(socket.socket())
+        filler.setblocking(False)
+        filler.connect_ex(listener.getsockname())
+    return listener
+
+
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="needs /proc/net/tcp to see a connect in progress")
 def test_cancel_wakes_a_connect() -> None:
     """The queue of the listener is full: the kernel asks again and again."""
     with ExitStack() as stack:
-        listener = stack.enter_context(silent_listener(0))
-        port = listener.getsockname()[1]
-        for _ in range(3):
-            filler = stack.enter_context(socket.socket())
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port))
+        port = full_listener(stack).getsockname()[1]
         before = connects_in_progress(port)
 
         reader = Reader(OpenAIBackend("m", base_url=f"http://127.0.0.1:{port}").stream(REQUEST))
@@ -201,6 +208,67 @@ def test_cancel_wakes_a_request_that_nobody_reads() -> None:
             assert peer.recv(1)
 
             assert_ends_at_once(reader)
+
+
+@pytest.mark.parametrize("connect_timeout", [10.0, None])
+def test_a_cancel_just_before_the_connect_is_not_lost(connect_timeout: float | None) -> None:
+    """Between holding the socket and connecting it: neither the connect nor the send may block."""
+
+    class CancelledAsItAttaches(Lifeline):
+        def attach(self, sock: socket.socket) -> None:
+            super().attach(sock)
+            self.cancel()
+
+    with ExitStack() as stack:
+        listener = full_listener(stack)
+        request = requests.Request("POST", f"http://127.0.0.1:{listener.getsockname()[1]}", data=b"x").prepare()
+        exchange = PooledExchange(request, CancelledAsItAttaches(connect_timeout=connect_timeout))
+        opened: list[Exception] = []
+        thread = threading.Thread(target=lambda: opened.append(raised_by(exchange.open)), daemon=True)
+        thread.start()
+        thread.join(PATIENCE)
+        exchange.close()
+
+    assert isinstance(opened[0], requests.ConnectionError)
+
+
+def raised_by(action: Callable[[], Any]) -> Any:
+    try:
+        action()
+    except Exception as exc:
+        return exc
+    return None
+
+
+def test_what_is_attached_or_looked_up_after_a_cancel_ends_at_once() -> None:
+    """A cancel is never unset, and never too early."""
+    lifeline = Lifeline(resolver=lambda *_: threading.Event().wait(PATIENCE))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        lifeline.cancel()
+        lifeline.attach(ours)
+        theirs.settimeout(PATIENCE)
+        assert theirs.recv(1) == b""
+        lifeline.release()
+
+    started = monotonic()
+    with pytest.raises(ConnectionAbortedError):
+        lifeline.resolve("model.test", 80)
+    assert monotonic() - started < 1.0
+
+
+def test_nothing_is_read_after_a_cancel(serve: Serve) -> None:
+    """Not even bytes that are here already: of a TLS connection they might not be text."""
+    server = serve(answering())
+    request = requests.Request("POST", f"{server.url}/chat/completions", data=b"{}").prepare()
+    exchange = PooledExchange(request, Lifeline())
+    exchange.open()
+
+    exchange.cancel()
+
+    with pytest.raises(ConnectionAbortedError):
+        exchange.read()
+    exchange.close()
 
 
 def test_cancel_before_the_first_piece_means_nothing_is_sent(serve: Serve) -> None:

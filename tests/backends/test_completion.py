@@ -235,6 +235,22 @@ def test_lone_surrogates_are_made_fit_for_the_conversation(serve: Serve) -> None
     assert (collected.error, collected.text) == (None, "a😀b\ufffd")
 
 
+def test_what_is_held_back_keeps_its_place(serve: Serve) -> None:
+    """Half a character, then plain text: in the order of the stream."""
+    half = b'data: {"choices":[{"delta":{"content":"a\\ud83d"}}]}\n\n'
+
+    collected = complete(serve(answering(half + sse(chunk("b"), "[DONE]"))))
+
+    assert (collected.error, collected.text) == (None, "a\ufffdb")
+
+
+def test_a_model_named_late_is_reported(serve: Serve) -> None:
+    """Azure leaves it empty at first; the text beside it is not lost."""
+    collected = complete(serve(answering(sse({"model": "", "choices": []}, chunk("a"), chunk("b"), "[DONE]"))))
+
+    assert (collected.model, collected.text) == ("served", "ab")
+
+
 ERROR = {"message": "out of luck", "type": "server_error"}
 
 
@@ -270,7 +286,7 @@ def test_an_error_inside_a_200_is_an_error(
     error = collected.error
     assert error is not None
     assert (error.error_class, error.status) == (error_class, status)
-    assert "out of luck" in str(error)
+    assert "reports an error: out of luck" in str(error)
     assert collected.text == ("some text" if before else "")
 
 
@@ -307,13 +323,21 @@ def test_a_document_that_is_an_error_keeps_its_status(serve: Serve) -> None:
 def test_a_document_arriving_slowly_shows_signs_of_life(serve: Serve) -> None:
     """Each piece resets the engine's clock; white space, a keepalive, does not."""
     body = b'{"choices": [{"message": {"content": "whole"}, "finish_reason": "stop"}]}'
+    is_alive = threading.Event()
+    heard = []
 
     def slow(peer: Peer) -> bool:
-        peer.send(CHUNKED_HEAD + chunks(b" \n") + chunks(body[:9]) + chunks(body[9:]) + b"0\r\n\r\n")
+        peer.send(CHUNKED_HEAD + chunks(b" \n") + chunks(body[:9]))
+        heard.append(is_alive.wait(PATIENCE))
+        peer.send(chunks(body[9:]) + b"0\r\n\r\n")
         return True
 
-    collected = complete(serve(slow))
+    reader = Reader(backend_for(serve(slow)).stream(REQUEST))
+    assert reader.got_piece.wait(PATIENCE)
+    is_alive.set()
 
+    collected = reader.joined()
+    assert heard == [True]
     assert (collected.error, collected.text, collected.finish_reason) == (None, "whole", "stop")
 
 

@@ -34,6 +34,8 @@ from raw_server import (
 from llm_agent.backends.connection import Lifeline
 from llm_agent.backends.http import PooledExchange
 from llm_agent.backends.openai import OpenAIBackend
+from llm_agent.messages import Message
+from llm_agent.ports import CompletionRequest
 
 Serve = Callable[..., RawServer]
 
@@ -233,13 +235,40 @@ def test_a_process_wide_default_timeout_changes_nothing(serve: Serve) -> None:
     server = serve(answering(), pausing)
     socket.setdefaulttimeout(60)
     try:
-        assert complete(server, read_timeout=None).error is None
+        assert complete(server, read_timeout=None, connect_timeout=None).error is None
         reader = Reader(backend_for(server, read_timeout=None).stream(REQUEST))
         assert reader.got_piece.wait(PATIENCE)
         reached.set()
         assert reader.joined().text == "ab"
     finally:
         socket.setdefaulttimeout(None)
+
+
+def test_a_large_request_may_take_longer_than_a_connect(serve: Serve) -> None:
+    """The connect timeout ends with the connect; a slow line may still be sending."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        backend = OpenAIBackend("m", base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", connect_timeout=0.1)
+        reader = Reader(backend.stream(CompletionRequest(messages=(Message.user("x" * 20_000_000),))))
+        sock, _ = listener.accept()
+        with sock:
+            reader.thread.join(0.3)  # three times as long as a connect may take
+            peer = Peer(sock)
+            assert peer.next_request()
+            peer.send(framed(HELLO, "close"))
+
+    assert reader.joined().error is None
+
+
+def test_one_read_returns_all_that_one_packet_brought(serve: Serve) -> None:
+    """Many chunks at once are one read: a chunk per token costs no read per token."""
+    server = serve(answering())
+    server.handlers = [lambda peer: peer.send(CHUNKED_HEAD + chunks(b"one ") + chunks(b"two ") + chunks(b"three"))]
+    exchange = PooledExchange(prepared(server), Lifeline())
+
+    exchange.open()
+
+    assert exchange.read() == b"one two three"
+    exchange.close()
 
 
 def redirecting(target: str, status: int = 307) -> Callable[[Peer], bool]:

@@ -81,6 +81,7 @@ POOL: Any = None
         (u3.ProtocolError("aborted", TimeoutError()), True, "timeout"),
         (u3.DecodeError("x"), True, "response"),
         (wrapped(u3.MaxRetryError(POOL, "", u3.ConnectTimeoutError(POOL, "x"))), True, "connection"),
+        (wrapped(u3.ConnectTimeoutError(POOL, "x"), TimeoutError()), True, "connection"),
         (wrapped(ValueError(), TimeoutError()), True, "timeout"),
         (http.client.RemoteDisconnected("x"), True, "connection"),
         (http.client.IncompleteRead(b""), True, "connection"),

@@ -203,6 +203,35 @@ def test_the_key_of_the_environment_goes_to_its_own_address_only(
     assert OpenAIBackend("m", base_url=base_url)._key() == key
 
 
+def test_a_key_read_from_a_file_may_end_in_a_line_end(serve: Serve) -> None:
+    """White space around it is no part of it."""
+    server = serve(answering())
+
+    complete(server, api_key="sk-from-file\n")
+
+    assert server.requests[0][1]["authorization"] == "Bearer sk-from-file"
+
+
+def test_streams_prepared_together_keep_their_own_requests(serve: Serve) -> None:
+    """What a second one asks does not change the first."""
+    server = serve(answering())
+    backend = backend_for(server)
+    streams = [backend.stream(CompletionRequest(messages=(Message.user(text),))) for text in ("first", "second")]
+
+    for stream in streams:
+        Collected(stream)
+
+    assert [json.loads(body)["messages"][0]["content"] for _, _, body in server.requests] == ["first", "second"]
+
+
+def test_a_backend_cannot_be_changed() -> None:
+    """Threads share it: another option is another backend."""
+    backend = OpenAIBackend("m")
+
+    with pytest.raises(AttributeError):
+        backend.temperature = 1.0  # type: ignore[misc]
+
+
 def test_a_header_of_the_users_goes_before_the_key(serve: Serve) -> None:
     """In any case of letters; other headers come beside ours."""
     server = serve(answering())

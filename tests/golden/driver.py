@@ -14,7 +14,6 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +29,10 @@ from scripted import (
     Stage,
     provider_for,
     steer_source_for,
-    told,
 )
 
-from llm_agent.errors import AgentError, TranscriptError
-from llm_agent.loop.loop import Loop
-from llm_agent.messages import Message
+from llm_agent import AgentError, HeuristicCounter, Loop, Message, Run, Session, TranscriptError, UsageCounter
 from llm_agent.ports import TokenCounter
-from llm_agent.run import Run
-from llm_agent.session.session import Session
-from llm_agent.token_count import HeuristicCounter, UsageCounter
 
 _UNBUILT = ("preflight-forced-compaction", "length-near-window", "usage-calibration")
 
@@ -49,7 +42,7 @@ def skip_reason(name: str, scenario: Mapping[str, Any]) -> str | None:
     if "compactor" in scenario:
         return "it needs a compactor, which is a later issue"
     if name.startswith(_UNBUILT):
-        return "it needs the window's verdict of a compactor, which is a later issue"
+        return "it needs window verdicts or a compactor's calibration, which are a later issue"
     return None
 
 
@@ -222,7 +215,7 @@ class _Player:
         session = Session.load(self._path)
         try:
             return {
-                "messages": [masked_message(told(message)) for message in session.messages],
+                "messages": [masked_message(message.to_dict()) for message in session.messages],
                 "message-ids": [masks.id(message_id) for message_id in session.message_ids],
                 "grants": list(session.grants),
                 "pending": _pending(session),
@@ -277,12 +270,6 @@ def _line_ends(data: bytes) -> dict[str, Any]:
 # -- the command -------------------------------------------------------------------------
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="golden-") as name:
-        yield Path(name)
-
-
 def main(arguments: list[str]) -> int:
     """Play scenarios from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -297,8 +284,8 @@ def main(arguments: list[str]) -> int:
         if reason is not None:
             print(f"{path.stem}: skipped, {reason}")
             continue
-        with _folder() as folder:
-            trace = play(scenario, folder, is_cancellable=given.cancellable)
+        with tempfile.TemporaryDirectory(prefix="golden-") as folder:
+            trace = play(scenario, Path(folder), is_cancellable=given.cancellable)
         text = json.dumps(trace, ensure_ascii=False, indent=1, sort_keys=True)
         (given.out / f"{path.stem}.json").write_text(text + "\n", encoding="utf-8")
         print(f"{path.stem}: played")

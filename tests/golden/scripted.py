@@ -15,11 +15,8 @@ from typing import Any, Final
 
 import attrs
 
-from llm_agent.errors import BackendError
-from llm_agent.loop.loop import Loop
-from llm_agent.messages import Delta, Message, ToolRequest, Usage
-from llm_agent.ports import CompletionRequest, ToolDeclaration
-from llm_agent.run import Run
+from llm_agent import BackendError, CompletionRequest, Delta, Loop, Message, Run, ToolRequest, Usage
+from llm_agent.ports import ToolDeclaration
 
 # The longest wait for something that the scenario says will come, in seconds.
 PATIENCE: Final = 20.0
@@ -100,11 +97,6 @@ class Play:
         return self.handle.result(PATIENCE)
 
 
-def told(message: Message) -> dict[str, Any]:
-    """Return a message as traces show it."""
-    return message.to_dict()
-
-
 # -- backends ----------------------------------------------------------------------------
 
 
@@ -131,7 +123,7 @@ class ScriptedBackend:
                 "backend": self._index,
                 "kind": "stream",
                 "tools": sorted(tool["function"]["name"] for tool in request.tools),
-                "messages": [told(message) for message in request.messages],
+                "messages": [message.to_dict() for message in request.messages],
             }
         )
         if self._steps.empty():

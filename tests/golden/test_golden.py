@@ -150,16 +150,17 @@ KINDS: Final[Mapping[str, str]] = {
 
 @cache
 def _scenario(name: str) -> dict[str, Any]:
-    return {"name": name} | json.loads((GOLDEN / "scenarios" / f"{name}.json").read_text(encoding="utf-8"))
+    read: dict[str, Any] = json.loads((GOLDEN / "scenarios" / f"{name}.json").read_text(encoding="utf-8"))
+    return {"name": name} | read
 
 
 @cache
-def _differences() -> Callable[[Any, Any], Iterator[tuple[str, Any, Any]]]:
-    # By path, and run instead of imported: it is no part of this repository, and leaves no cache behind.
-    found: Callable[[Any, Any], Iterator[tuple[str, Any, Any]]] = runpy.run_path(str(GOLDEN / "compare.py"))[
-        "differences"
-    ]
-    return found
+def _compare() -> Callable[[Any, Any], Iterator[tuple[str, Any, Any]]]:
+    """Return the goldens' own function: (path, golden, ours) for each difference of two traces."""
+    # Run, not imported: it is no part of this repository, and its folder shall keep no cache.
+    differences: Callable[[Any, Any], Iterator[tuple[str, Any, Any]]]
+    differences = runpy.run_path(str(GOLDEN / "compare.py"))["differences"]
+    return differences
 
 
 def _plays() -> list[Any]:
@@ -193,7 +194,7 @@ def test_a_scenario_leaves_the_golden_trace(name: str, is_cancellable: bool, tmp
     trace = play(scenario, tmp_path, is_cancellable=is_cancellable)
 
     # As another program would read it: tuples and lists are the same there.
-    found = list(_differences()(golden, json.loads(json.dumps(trace))))
+    found = list(_compare()(golden, json.loads(json.dumps(trace))))
     argued = DIFFERENCES.get(name, ())
     unargued = [one for one in found if not any(entry.allows(one[0], one[2]) for entry in argued)]
     unused = [entry.path for entry in argued if not any(entry.allows(path, got) for path, _, got in found)]

@@ -219,6 +219,7 @@ def test_a_chunked_request_is_read(client: requests.Session, serve: Serve) -> No
     post(client, server)
 
     assert [request.body for request in server.requests] == [{"a": 1}, ASK]
+    assert [request.path for request in server.requests] == ["/v1", "/v1/chat/completions"]
 
 
 def test_a_body_that_is_no_json_is_kept_as_it_came(client: requests.Session, serve: Serve) -> None:
@@ -265,6 +266,19 @@ def test_requests_can_be_waited_for(client: requests.Session, serve: Serve) -> N
 
     assert request.body == ASK
     assert not request.answered.is_set()
+    assert not request.client_left.is_set()
+
+
+def test_whoever_waits_for_a_request_is_woken_by_it(client: requests.Session, serve: Serve) -> None:
+    """The wait ends with the request, not with its timeout."""
+    server = serve(["Hi"])
+    waiting = threading.Thread(target=server.wait_requests, args=(1, 60), daemon=True)
+
+    waiting.start()
+    post(client, server)
+    waiting.join(5)
+
+    assert not waiting.is_alive()
 
 
 def test_a_played_answer_is_marked_as_answered(client: requests.Session, serve: Serve) -> None:
@@ -468,14 +482,46 @@ def test_tls_ends_properly_unless_it_is_cut(
     assert ended_properly is is_whole
 
 
-def test_a_silent_server_lets_a_handshake_hang(serve: Serve) -> None:
-    """The connection is accepted, and nothing ever comes."""
-    server = serve([], silent=True)
+def test_a_client_that_leaves_is_noticed_over_tls(serve: Serve, authority: trustme.CA) -> None:
+    """Encryption hides neither end of the connection."""
+    context, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.configure_trust(trusting)
+    server = serve([hang()], tls=context)
+
+    with (
+        socket.create_connection(("127.0.0.1", server.port), 5) as plain,
+        trusting.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+    ):
+        client.sendall(b"POST /v1 HTTP/1.1\r\n\r\n")
+        (request,) = server.wait_requests()
+
+    assert request.client_left.wait(5)
+
+
+def test_a_handshake_that_never_comes_does_not_hold_up_close(
+    no_thread_left: None, serve: Serve, authority: trustme.CA
+) -> None:
+    """A client that says nothing to a TLS server is let go."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    server = serve([], tls=context)
+
+    with socket.create_connection(("127.0.0.1", server.port), 5) as mute:
+        server.close()
+
+        assert mute.recv(1) == b""
+
+
+@pytest.mark.parametrize("scheme", ["http:", "https:"])
+def test_a_silent_server_never_answers(serve: Serve, scheme: str) -> None:
+    """The connection is accepted, nothing is read, and nothing ever comes: a handshake hangs."""
+    server = serve([reply("Hi")], silent=True)
 
     with requests.Session() as session:
         session.trust_env = False
         with pytest.raises(requests.Timeout):
-            session.get(server.url.replace("http:", "https:"), timeout=(0.1, 0.1))
+            session.get(server.url.replace("http:", scheme), timeout=(0.1, 0.1))
 
     assert server.connections == 1
     assert server.requests == []

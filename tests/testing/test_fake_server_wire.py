@@ -219,8 +219,10 @@ def test_a_socket_can_stay_open_behind_the_end_marker(serve: Serve) -> None:
 @pytest.mark.parametrize("gzip", [False, True], ids=["plain", "gzip"])
 def test_keepalives_come_for_ever(serve: Serve, gzip: bool) -> None:
     """Comments keep coming, each readable at once, until the client leaves."""
-    server = serve([sse([FIRST, keepalives(0.001)], gzip=gzip)])
-    expected = FIRST + b": keepalive\n\n" * 20
+    # The same comment once before: a compressor would like to refer back to it.
+    before = b": keepalive\n\n" + b"data: a longer event than the comment\n\n"
+    server = serve([sse([before, keepalives(0.001)], gzip=gzip)])
+    expected = before + b": keepalive\n\n" * 20
 
     with Client(server) as client:
         client.read_until(b"\r\n\r\n")

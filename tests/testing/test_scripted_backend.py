@@ -201,6 +201,25 @@ def test_a_cancel_before_the_gate_is_not_forgotten() -> None:
         next(reader)
 
 
+def test_an_opened_gate_opens_no_other() -> None:
+    """Behind a gate that let the stream pass, the next one still holds it."""
+    first, second = Gate(), Gate()
+    first.open()
+    seen: list[Delta] = []
+    stream = ScriptedBackend([[first, second, "done"]]).stream(REQUEST)
+    reader = threading.Thread(target=lambda: seen.extend(stream))
+
+    reader.start()
+    second.wait_entered()
+    reader.join(0.05)
+    before = list(seen)
+    second.open()
+    reader.join(5)
+
+    assert before == []
+    assert text_of(seen) == "done"
+
+
 def test_several_threads_share_one_script_without_losing_an_entry() -> None:
     """Each entry is served exactly once, whoever asks."""
     backend = ScriptedBackend([f"<{n}>" for n in range(200)])

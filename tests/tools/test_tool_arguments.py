@@ -131,7 +131,7 @@ def test_values_become_what_the_annotation_says(annotation: Any, sent: Any, expe
         (list[int], [1, "x"], 'value[1]: expected a whole number, got "x"'),
         (list[int], "x", 'value: expected a list, got "x"'),
         (list[Point], [{"x": 1}, {"x": "a"}], 'value[1].x: expected a whole number, got "a"'),
-        (Point, {"x": 1, "why": 2}, "value.why: no such name; did you mean y?"),
+        (Point, {"x": 1, "yy": 2}, "value.yy: no such name; did you mean y?"),
         (Point, {"y": 1}, "value.x: missing; expected a whole number"),
         (Point, [1, 2], "value: expected an object (x, y), got a list of 2 items"),
         (dict[str, int], {"k": "v"}, 'value.k: expected a whole number, got "v"'),
