@@ -92,17 +92,18 @@ def connect(cleanup: ExitStack) -> Setting:
 
 
 def tls_handshake(cleanup: ExitStack) -> Setting:
-    server = cleanup.enter_context(FakeServer(silent=True))
-    run = start(server.url.replace("http://", "https://"))
-    return Setting(run, lambda: until(lambda: server.connections > 0))
+    """A server that takes the client's first words and says nothing."""
+    listener = cleanup.enter_context(socket.create_server(("127.0.0.1", 0)))
+    greeted = threading.Event()
 
+    def listen() -> None:
+        connection = cleanup.enter_context(listener.accept()[0])
+        connection.recv(1)
+        greeted.set()
 
-def until(holds: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + PATIENCE
-    while not holds():
-        if time.monotonic() > give_up:
-            raise TimeoutError("the phase was not reached")
-        time.sleep(0.002)
+    threading.Thread(target=listen, daemon=True).start()
+    run = start(f"https://127.0.0.1:{listener.getsockname()[1]}/v1")
+    return Setting(run, lambda: greeted.wait(PATIENCE))
 
 
 def before_headers(cleanup: ExitStack) -> Setting:

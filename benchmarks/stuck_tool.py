@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -21,8 +22,11 @@ from typing import Any
 import measure
 
 DEADLINE = 0.2
-# Seconds of the sleeping commands: a number by which they are found among all processes.
-MARK = "3599.125"
+# How long the sleeping commands sleep, in seconds; the fraction, our own process id, is how they
+# are found among all processes.
+MARK = sys.argv[3] if sys.argv[1:2] == ["--child"] else f"3599.{os.getpid():08d}"
+# Ended processes need a moment to leave, in seconds.
+LEAVING = 0.5
 
 
 def quick() -> str:
@@ -62,7 +66,7 @@ TOOLS: dict[str, Callable[[], str]] = {one.__name__: one for one in (quick, slee
 COMMANDS = ("grandchild", "setsid", "leftover")
 
 
-def child(name: str) -> dict[str, Any]:
+def child(name: str, _: str) -> dict[str, Any]:
     """One run with the tool *name*; the moment its main thread ends is told too."""
     from llm_agent import Loop
     from llm_agent.events import RoundStarted, ToolStarted
@@ -82,7 +86,7 @@ def child(name: str) -> dict[str, Any]:
 
 
 def tried(name: str) -> dict[str, Any]:
-    process = subprocess.Popen([sys.executable, __file__, "--child", name], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, __file__, "--child", name, MARK], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None  # a pipe was asked for
     line = process.stdout.readline()
     process.wait()
@@ -95,8 +99,13 @@ def tried(name: str) -> dict[str, Any]:
 
 
 def survivors() -> int:
-    """How many of the sleeping commands are still alive."""
-    return sum(MARK in command_line(process) for process in Path("/proc").glob("[0-9]*"))
+    """How many of the sleeping commands stay alive."""
+    give_up = time.monotonic() + LEAVING
+    while True:
+        alive = sum(MARK in command_line(process) for process in Path("/proc").glob("[0-9]*"))
+        if not alive or time.monotonic() > give_up:
+            return alive
+        time.sleep(0.02)
 
 
 def command_line(process: Path) -> str:

@@ -2,13 +2,11 @@
 
     python custom_provider.py
 
-`@tool` functions are the short way. A provider is the general one: tools that come from a
-database, a plugin folder or another process.
+`@tool` functions are the short way; a provider is for tools that come from somewhere else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from llm_agent import Loop, ToolAnswer, ToolRequest
@@ -23,8 +21,8 @@ class Notebook:
 
     def tools_for_llm(self) -> list[dict[str, Any]]:
         return [
-            _declared("note", "Keep a text under a title.", {"title": {"type": "string"}, "text": {"type": "string"}}),
-            _declared("look_up", "Return the text under a title.", {"title": {"type": "string"}}),
+            _declared("note", "Keep a text under a title.", "title", "text"),
+            _declared("look_up", "Return the text under a title.", "title"),
         ]
 
     def execute_tool_calls(self, calls: list[ToolRequest]) -> list[ToolAnswer]:
@@ -42,8 +40,9 @@ class Notebook:
                 return ToolAnswer(request.id, f"There is no note {title!r}.", is_error=True)
 
 
-def _declared(name: str, description: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": list(properties)}
+def _declared(name: str, description: str, *parameters: str) -> dict[str, Any]:
+    properties = {parameter: {"type": "string"} for parameter in parameters}
+    schema = {"type": "object", "properties": properties, "required": list(parameters)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
 
 

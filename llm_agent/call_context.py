@@ -99,6 +99,11 @@ def current_call() -> ToolCallContext | None:
     return _CURRENT.get()
 
 
+def leave_call() -> None:
+    """Make this context one outside of any call."""
+    _CURRENT.set(None)
+
+
 @contextmanager
 def entered(context: ToolCallContext) -> Iterator[ToolCallContext]:
     """Make *context* the current call of this thread."""

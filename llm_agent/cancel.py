@@ -20,7 +20,7 @@ class CancelToken:
     reason: str | None = None
     """The reason given to the first cancel, if any."""
 
-    # Taken by the first cancel and never given back.
+    # Taken by the first cancel, or by `retire`, and never given back.
     _claim: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
     # Guards the wakers; a leaf. Re-entrant, because a signal handler may cancel while its own
     # thread is in here.
@@ -44,6 +44,10 @@ class CancelToken:
             _call_shielded(wake)
         return True
 
+    def retire(self) -> None:
+        """Nothing is left to be cancelled: a later cancel has no effect, one that has begun keeps its."""
+        self._claim.acquire(blocking=False)
+
     def on_cancel(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Have *wake* called at the cancel, at once if that has been; returns how to take it back.
 
@@ -66,7 +70,9 @@ class CancelToken:
 
     def wait(self, seconds: float) -> bool:
         """Wait *seconds*, or until cancelled; True when the time was served in full."""
-        return not self.event.wait(seconds) if seconds > 0 else not self.event.is_set()
+        if seconds <= 0:
+            return not self.event.is_set()
+        return not self.event.wait(min(seconds, threading.TIMEOUT_MAX))
 
 
 def _call_shielded(wake: Callable[[], None]) -> None:

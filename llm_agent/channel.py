@@ -8,13 +8,16 @@ nobody. The law: events are appended in `seq` order, and nothing is appended aft
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Self
 
+from llm_agent.errors import AgentError
 from llm_agent.events import Event, Terminal, Token, now_us
+from llm_agent.watchdog import bounded
 
 
 class EventChannel:
@@ -22,6 +25,7 @@ class EventChannel:
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
+        self._owner_pid = os.getpid()
         self._history: list[Event] = []
         self._parked: set[EventReader] = set()
         self._is_closed = False
@@ -74,6 +78,11 @@ class EventChannel:
             self._append(terminal.stamped(self._run_id, len(self._history)))
             return True
 
+    def shut(self) -> None:
+        """End the log without a terminal: nothing has been said, nothing will be, and nobody reads."""
+        with self._lock:
+            self._is_closed = True
+
     def _append(self, event: Event) -> None:
         self._history.append(event)
         if self._parked:
@@ -113,6 +122,7 @@ class EventReader:
         Raises:
             StopIteration: after the terminal event, or once closed.
             TimeoutError: none came in time; the reader can be continued.
+            AgentError: in a forked child, where no further event can come.
         """
         try:
             event = self._history[self._next]
@@ -130,6 +140,8 @@ class EventReader:
             self._wakes.put(None)
 
     def _wait(self) -> Event:
+        if os.getpid() != self._channel._owner_pid:  # before the lock: the parent may have held it at the fork
+            raise AgentError(f"run {self._channel._run_id} belongs to another process; a forked child gets no events")
         give_up = None if self._timeout is None else monotonic() + self._timeout
         while True:
             if self._is_closed:
@@ -144,7 +156,7 @@ class EventReader:
 
     def _sleep(self, give_up: float | None) -> None:
         try:
-            self._wakes.get(timeout=None if give_up is None else max(0.0, give_up - monotonic()))
+            self._wakes.get(timeout=None if give_up is None else bounded(max(0.0, give_up - monotonic())))
         except Empty:
             raise TimeoutError(f"no event came within {self._timeout} s") from None
         finally:  # also when a KeyboardInterrupt ends the wait

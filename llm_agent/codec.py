@@ -69,7 +69,7 @@ def _cleaned(value: Any, above: tuple[int, ...]) -> Any:
         case Mapping() | list() | tuple():
             return _cleaned_container(value, above)
         case _:
-            return _text_of(value)
+            return text_of(value)
 
 
 def _cleaned_container(value: Any, above: tuple[int, ...]) -> Any:
@@ -96,11 +96,18 @@ def _key(key: Any) -> str:
             return str(_cleaned(key, ()))
 
 
-def _text_of(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return `str(value)`, cleaned; whatever somebody's `__str__` does, there is a text. Never raises."""
     try:
         return clean_text(str(value))
     except Exception:  # a shield: somebody else's __str__ must not cost us a transcript line
         return f"<{type(value).__name__} without text>"
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception as `Type: its words`, or its type alone where it has none. Never raises."""
+    words = text_of(error).strip()
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def dumps(value: Any) -> bytes:

@@ -17,6 +17,7 @@ from llm_agent.asks import PendingAsk
 from llm_agent.channel import EventReader
 from llm_agent.outcome import Outcome
 from llm_agent.run_core import DetachedCall, RunCore, RunStatus, call_shielded
+from llm_agent.watchdog import bounded
 
 # How long leaving a `with` block waits for a cancelled run's last work, in seconds.
 LEAVE_GRACE: Final = 5.0
@@ -45,8 +46,9 @@ class Run:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether a cancel took effect before the run ended."""
-        return self._core.cancel.is_set
+        """Whether a cancel was asked for; once the run has ended, whether it took effect."""
+        outcome = self._core.outcome
+        return self._core.cancel.is_set if outcome is None else outcome.status == "cancelled"
 
     @property
     def status(self) -> RunStatus:
@@ -86,23 +88,30 @@ class Run:
             AgentError: in a forked child of the run's process.
         """
         self._core.check_owner()
-        if not self._core.finished.wait(timeout):
+        if not self._core.finished.wait(bounded(timeout)):
             raise TimeoutError(f"run {self.id} has no outcome after {timeout} s; it goes on")
         outcome = self._core.outcome
         assert outcome is not None  # stored before the event is set
         return outcome
 
     def drained(self, timeout: float | None = None) -> bool:
-        """Wait until nothing works for this run any more, detached calls included. Never raises."""
-        return self._core.drained.wait(timeout)
+        """Wait until nothing works for this run any more, detached calls included. Never raises.
+
+        In a forked child it does not wait: what works for the run lives in the parent.
+        """
+        if not self._core.is_owned:
+            return self._core.drained.is_set()
+        return self._core.drained.wait(bounded(timeout))
 
     def cancel(self, reason: str | None = None) -> None:
         """Ask the run to end. Idempotent, any thread, never raises; nothing on a finished run.
 
         Args:
             reason: appears in RunCancelled and in `Outcome.reason`.
+
+        Nothing in a forked child either: the sockets it would wake are the parent's, too.
         """
-        if not self.is_done:
+        if not self.is_done and self._core.is_owned:
             self._core.cancel.cancel(reason)
 
     def add_done_callback(self, callback: Callable[[Run], Any]) -> None:
@@ -110,7 +119,11 @@ class Run:
 
         Threads: on the run's worker, after the terminal event; at once, on this thread, when
             the run has ended before. What it raises becomes an error of the `logging` module.
+
+        Raises:
+            AgentError: in a forked child of the run's process.
         """
+        self._core.check_owner()
 
         def call() -> None:
             callback(self)
@@ -122,7 +135,11 @@ class Run:
         """Add a user turn at the next round boundary; False once no round will follow.
 
         What could not be delivered after all is in `Outcome.undelivered`.
+
+        Raises:
+            AgentError: in a forked child of the run's process.
         """
+        self._core.check_owner()
         return self._core.steer(text)
 
     def pending_asks(self) -> tuple[PendingAsk, ...]:
@@ -130,7 +147,12 @@ class Run:
         return self._core.asks.pending()
 
     def answer(self, ask_id: str, answer: Any) -> bool:
-        """Answer a question; False when it is unknown, answered, or over."""
+        """Answer a question; False when it is unknown, answered, or over.
+
+        Raises:
+            AgentError: in a forked child of the run's process.
+        """
+        self._core.check_owner()
         return self._core.asks.answer(ask_id, answer)
 
     def __enter__(self) -> Self:
@@ -139,7 +161,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.is_done:
+        if self.is_done or not self._core.is_owned:
             return
         self.cancel("interrupted" if kind is KeyboardInterrupt else None)
         self.drained(LEAVE_GRACE)

@@ -64,13 +64,14 @@ class RunCore:
         self.asks = AskDesk()
         self.channel = EventChannel(self.id)
         self.owner_pid = os.getpid()
-        self.status = RunStatus(stage="starting")
+        self._stage = RunStatus(stage="starting")
+        self._done: RunStatus | None = None
         self.outcome: Outcome | None = None
         self.finished = threading.Event()
         self.left = threading.Event()
         """Set when the worker has nothing more to do, its callbacks included."""
         self.drained = threading.Event()
-        # Guards the fields below; a leaf.
+        # Guards the fields below. The watchdog's lock is taken under it, nothing else.
         self._lock = threading.Lock()
         self._work_sections = 0
         self._steers: list[str] = []
@@ -81,9 +82,14 @@ class RunCore:
         self._timeout: Watch | None = None
         self._open_asks = 0
 
+    @property
+    def is_owned(self) -> bool:
+        """Whether the run lives in this process; a forked child has only inherited it."""
+        return os.getpid() == self.owner_pid
+
     def check_owner(self) -> None:
         """Raise when this process inherited the run by a fork: its worker lives in the parent."""
-        if os.getpid() != self.owner_pid:
+        if not self.is_owned:
             raise AgentError(
                 f"run {self.id} belongs to process {self.owner_pid}; its forked child {os.getpid()} cannot use it"
             )
@@ -107,7 +113,8 @@ class RunCore:
 
         def settle() -> None:
             self.outcome = outcome
-            self.status = RunStatus(stage="done", round=outcome.rounds or None)
+            self._done = RunStatus(stage="done", round=outcome.rounds or None)
+            self.cancel.retire()
             self.finished.set()
 
         if not self.channel.close(terminal, settle):
@@ -119,6 +126,14 @@ class RunCore:
             call_shielded(callback)
         self._tell_if_drained()
         return True
+
+    def withdraw(self) -> None:
+        """A run that never began: nothing works for it, and nobody holds it."""
+        self.channel.shut()
+        self.dismiss_timeout()
+        with self._lock:
+            self._work_sections = 0
+        self._tell_if_drained()
 
     def add_done_callback(self, callback: Callable[[], None]) -> bool:
         """Keep *callback* for the end; False when the run is over and the caller shall call it."""
@@ -178,9 +193,10 @@ class RunCore:
         """An ask is over; the last one starts the clock again."""
         with self._lock:
             self._open_asks -= 1
-            is_running_again = self._open_asks == 0
-        if is_running_again and self._timeout is not None:
-            self._timeout.resume()
+            # Under the lock, with the watchdog's beneath it: else an ask that opens just now
+            # would find its clock started again.
+            if self._open_asks == 0 and self._timeout is not None:
+                self._timeout.resume()
 
     def dismiss_timeout(self) -> None:
         if self._timeout is not None:
@@ -206,6 +222,11 @@ class RunCore:
             return tuple(self._detached.values())
 
     # -- words from outside ------------------------------------------------------------------
+
+    def give_back_steers(self, texts: list[str]) -> None:
+        """Put back, in front, what was taken and could not be delivered."""
+        with self._lock:
+            self._steers[:0] = texts
 
     def steer(self, text: str) -> bool:
         """Queue a user turn for the next round; False once the end is decided."""
@@ -237,13 +258,20 @@ class RunCore:
             return left
 
     def set_stage(self, stage: RunStage, **facts: Any) -> None:
-        """Say what the run is doing from now on."""
-        self.status = RunStatus(stage=stage, **facts)
+        """Say what the run is doing from now on; once it is done, that stands."""
+        self._stage = RunStatus(stage=stage, **facts)
+
+    @property
+    def status(self) -> RunStatus:
+        return self._done or self._stage
 
 
 def call_shielded(callback: Callable[[], None]) -> None:
     """Call *callback*; what it raises becomes an error of the `logging` module."""
     try:
         callback()
-    except Exception:  # a shield: somebody's callback must not keep the run from ending
-        _log.exception("a callback of a run raised")
+    except BaseException:  # a shield: somebody's callback must not keep the run from ending
+        try:
+            _log.exception("a callback of a run raised")
+        except Exception:  # nor may somebody's logging filter
+            pass

@@ -9,14 +9,26 @@ that never returns would keep the process for ever.
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 import attrs
 
 from llm_agent.cancel import CancelToken
+
+
+def walked(lazy: Iterable[Any] | None, is_over: threading.Event) -> Iterator[Any]:
+    """Walk foreign values to their end, or until nobody waits any more; then a generator is closed."""
+    for value in lazy if lazy is not None else ():
+        if is_over.is_set():
+            close = getattr(lazy, "close", None)
+            if callable(close):
+                close()
+            return
+        yield value
 
 
 @attrs.frozen
@@ -115,17 +127,28 @@ class Call:
         if function is None:
             return
         end: Answered | Raised
+        pid = os.getpid()
         try:
             end = Answered(self._context.run(function))
         except BaseException as error:  # SystemExit of a tool must not end the worker's thread silently
             end = Raised(error)
         del function
+        if os.getpid() != pid:
+            _leave_child(end)
         with self._lock:
             self._end = end
             tell = self._on_late_return
         self._wakes.put(None)
         if tell is not None:
             tell(end)
+
+
+def _leave_child(end: Answered | Raised) -> None:
+    """End a child that the call forked and that came back: nobody waits here, and it would stay for ever."""
+    code = 0 if isinstance(end, Answered) else 1
+    if isinstance(end, Raised) and isinstance(end.error, SystemExit):
+        code = end.error.code if isinstance(end.error.code, int) else int(end.error.code is not None)
+    os._exit(code & 0xFF)
 
 
 class Slot:
@@ -137,12 +160,17 @@ class Slot:
         self._current: Call | None = None
 
     def start(self, function: Callable[[], Any]) -> Call:
-        """Start *function* and return its call. An earlier call that has not returned is left to itself."""
+        """Start *function* and return its call. An earlier call that has not returned is left to itself.
+
+        Raises:
+            RuntimeError: there is no thread to be had; nothing has started, and a next try may succeed.
+        """
         if self._current is not None and not self._current.is_over:
             self.close()
         if self._queue is None:
-            self._queue = SimpleQueue()
-            threading.Thread(target=_work, args=(self._queue,), name=self._name, daemon=True).start()
+            queue: SimpleQueue[Call | None] = SimpleQueue()
+            threading.Thread(target=_work, args=(queue,), name=self._name, daemon=True).start()
+            self._queue = queue  # only now: calls for a worker that never began would wait for ever
         call = Call(function)
         self._current = call
         self._queue.put(call)

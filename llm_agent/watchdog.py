@@ -20,6 +20,11 @@ import attrs
 _log = logging.getLogger("llm_agent.watchdog")
 
 
+def bounded(seconds: float | None) -> float | None:
+    """Return a timeout as the platform takes it: none stays none, and for ever is very long."""
+    return None if seconds is None else min(seconds, threading.TIMEOUT_MAX)
+
+
 @attrs.define(eq=False)
 class Watch:
     """One deadline. Any thread may touch it; it fires at most once.
@@ -33,7 +38,8 @@ class Watch:
     on_expiry: Callable[[], None]
     due: float = attrs.field(default=math.inf)
     """Monotonic time of the expiry; infinite while paused."""
-    _left: float = attrs.field(default=0.0, init=False)
+    # Infinite before the first pause: a watch without an end is not over after a resume.
+    _left: float = attrs.field(default=math.inf, init=False)
 
     def touch(self) -> None:
         """Start the clock again: the whole limit from now, or from the resume while paused."""

@@ -17,12 +17,28 @@ from llm_agent.messages import Message, ToolRequest
 
 def unique_id(wanted: str, taken: set[str]) -> str:
     """Return *wanted*, or a variant of it that is not in *taken*; never empty. Adds it to *taken*."""
-    candidate, number = wanted or "call_1", 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{wanted}_{number}" if wanted else f"call_{number}"
+    number = 1
+    if _variant(wanted, 1) in taken:
+        # Variants are taken in order, so the first free one is found by halving: a server that
+        # gives one id to every call must not make the thousandth call a thousand times dearer.
+        taken_one, number = 1, 2
+        while _variant(wanted, number) in taken:
+            taken_one, number = number, number * 2
+        while number - taken_one > 1:
+            middle = (taken_one + number) // 2
+            if _variant(wanted, middle) in taken:
+                taken_one = middle
+            else:
+                number = middle
+    candidate = _variant(wanted, number)
     taken.add(candidate)
     return candidate
+
+
+def _variant(wanted: str, number: int) -> str:
+    if not wanted:
+        return f"call_{number}"
+    return wanted if number == 1 else f"{wanted}_{number}"
 
 
 @attrs.define(eq=False)

@@ -30,6 +30,7 @@ PUBLIC_NAMES = set(llm_agent.__all__) - {room for rooms in FLOORS.values() for r
 LOOP_PAIRS = {
     ("roundtrip", "attempt"),
     ("roundtrip", "window"),
+    ("attempt", "scope"),
     ("dispatch", "settle"),
     ("dispatch", "live_call"),
 }

@@ -223,9 +223,17 @@ def test_a_signal_handler_may_cancel_while_its_thread_cancels() -> None:
 def test_a_signal_handler_may_cancel_while_its_thread_registers() -> None:
     """The lock is re-entrant: a handler that lands inside `on_cancel` does not wait for ever."""
     token = CancelToken()
+    won: list[bool] = []
 
-    with token._lock:  # where the handler lands
-        assert token.cancel("signal") is True
+    def land_inside() -> None:
+        with token._lock:  # where the handler lands
+            won.append(token.cancel("signal"))
+
+    thread = threading.Thread(target=land_inside, daemon=True)
+    thread.start()
+    thread.join(5)
+
+    assert won == [True]
 
 
 # -- waiting --------------------------------------------------------------------------------

@@ -169,6 +169,11 @@ def test_the_wire_keeps_the_spelling_of_sound_arguments() -> None:
     assert request(' {"b": 1.0, "a": "\\u00e9"}').to_wire()["function"]["arguments"] == ' {"b": 1.0, "a": "\\u00e9"}'
 
 
+def test_the_wire_has_no_escape_that_strict_parsers_refuse() -> None:
+    """A lone surrogate hides in an escape; the object is written anew without it."""
+    assert request(r'{"a": "\ud800"}').to_wire()["function"]["arguments"] == '{"a":"\ufffd"}'
+
+
 def test_the_wire_carries_unreadable_arguments_inside_an_object() -> None:
     """The model can see what it sent, and the server gets an object."""
     wire = request('{"path": ').to_wire()["function"]["arguments"]

@@ -201,6 +201,15 @@ def test_a_shorter_conversation_drops_the_calibration_for_good(count: str) -> No
     assert counter.calibration() == {}
 
 
+def test_a_trusted_calibration_does_not_survive_a_shorter_conversation() -> None:
+    """Its length is all that is known of it, and that no longer fits."""
+    counter = UsageCounter()
+    counter.record_usage(prompt_tokens=1_000, message_count=2)
+
+    assert counter.count_messages([user(8)]) == 10
+    assert counter.count_messages([user(8)] * 2) == 20
+
+
 @pytest.mark.parametrize(
     "other",
     [

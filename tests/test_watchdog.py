@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import select
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from time import monotonic
@@ -239,6 +240,7 @@ def child_with(report: Callable[[Callable[[bytes], object]], None]) -> bytes:
         return os.read(reading, 100) if ready else b"silence"
     finally:
         os.close(reading)
+        os.kill(pid, signal.SIGKILL)  # it may be the one that hangs
         os.waitpid(pid, 0)
 
 

@@ -79,6 +79,8 @@ class Lifeline:
 
     def attach(self, sock: socket.socket) -> None:
         """Hold *sock* from here on, and nothing else; it ends at once if cancel came first."""
+        # Under a process-wide default timeout this makes the shared descriptor non-blocking;
+        # whoever attaches sets the timeout of its socket afterwards.
         handle = socket.socket(fileno=os.dup(sock.fileno()))
         with self._lock:
             self._drop()
@@ -239,7 +241,6 @@ class _Wakeable(HTTPConnection):
         try:
             for option in (*_KEEPALIVE, *(self.socket_options or ())):
                 sock.setsockopt(*option)
-            # Before `settimeout`: a process-wide default timeout would change the shared descriptor.
             lifeline.attach(sock)
             sock.settimeout(seconds)
             if self.source_address:

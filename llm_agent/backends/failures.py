@@ -7,7 +7,6 @@ and with it the key. Pure but for the clock that a date in `Retry-After` is comp
 
 from __future__ import annotations
 
-import html
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -148,6 +147,8 @@ def _text_of_body(text: str) -> str:
 
 def _without_markup(text: str) -> str:
     if "<" in text:
+        import html  # not at the top: its tables would be 2 % of importing the library
+
         text = re.sub(r"(?is)<(script|style)\b.*?</\1\s*>", " ", text)
         text = html.unescape(re.sub(r"(?s)<[^>]*>", " ", text))
     return " ".join(text.split())

@@ -288,7 +288,6 @@ class GuestExchange:
     def cancel(self) -> None:
         self.cancelled = True
         self._answers.put(ConnectionAbortedError("cancelled"))
-        self._wanted.put(None)
         self._shut_down()
 
     def _shut_down(self) -> None:

@@ -7,20 +7,22 @@ The law: once interrupted, not one more token of this attempt is published.
 
 from __future__ import annotations
 
+import _thread
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Literal
 
 import attrs
 
-from llm_agent.codec import clean_text
-from llm_agent.errors import BackendError
+from llm_agent.codec import error_text, text_of
+from llm_agent.errors import ERROR_CLASSES, BackendError
 from llm_agent.events import AttemptStarted, AttemptSucceeded
 from llm_agent.loop.config import completion_cap, model_name
+from llm_agent.loop.scope import Scope
 from llm_agent.loop.state import RunState
-from llm_agent.messages import Delta, Reply, ToolRequest, Usage
+from llm_agent.messages import Delta, Reply, Usage
 from llm_agent.ports import Backend, CompletionRequest
 from llm_agent.watchdog import WATCHDOG
 
@@ -72,8 +74,19 @@ class Interruption:
 def _shielded(call: Callable[[], object]) -> None:
     try:
         call()
-    except Exception:  # a foreign cancel() or close() that raises changes nothing about the attempt
+    except BaseException:  # a foreign cancel() or close() that raises changes nothing about the attempt
         pass
+
+
+def _apart(call: Callable[[], object]) -> None:
+    """Call foreign code on a thread of its own: whoever cancels, and the watchdog, must not wait for it.
+
+    `_thread`, because a signal handler may cancel while its thread is inside `Thread.start`.
+    """
+    try:
+        _thread.start_new_thread(_shielded, (call,))
+    except RuntimeError:  # no thread to be had, or the interpreter is ending
+        _shielded(call)
 
 
 # -- where the pieces come from ----------------------------------------------------------
@@ -110,10 +123,16 @@ class Source:
         try:
             stream = backend.stream(request)
             if callable(getattr(stream, "cancel", None)):
+                cancel: Callable[[], object] = stream.cancel  # type: ignore[attr-defined]  # asked for just above
                 # Registered here, not by the worker: it may have given up waiting.
-                self._stop.wakes(stream.cancel)  # type: ignore[attr-defined]  # asked for just above
-                self._queue.put(_Handover(stream))
+                self._stop.wakes(lambda: _apart(cancel))
+                if self._stop.event.is_set():  # the worker has been told, and reads nothing any more
+                    _close(stream)
+                else:
+                    self._queue.put(_Handover(stream))
                 return
+            if isinstance(stream, Mapping):  # iterating it would stream its keys as text
+                raise TypeError(f"the backend must return an iterable of Delta or str, got {type(stream).__name__}")
             self._read_out(stream)
         except BaseException as error:  # foreign code: whatever it raises is this attempt's failure
             self._queue.put(_Broke(error))
@@ -154,70 +173,6 @@ def _close(stream: object) -> None:
     close = getattr(stream, "close", None)
     if callable(close):
         _shielded(close)
-
-
-# -- what has come -----------------------------------------------------------------------
-
-
-class Scope:
-    """The text and facts of one attempt while they arrive."""
-
-    def __init__(self, publish: Callable[[str], object]) -> None:
-        self._publish = publish
-        self._texts: list[str] = []
-        self._held = ""
-        self._reasoning: list[str] = []
-        self.tool_calls: list[ToolRequest] = []
-        self.finish_reason: str | None = None
-        self.usage = Usage()
-        self.model: str | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(self._texts)
-
-    def add_text(self, text: str) -> None:
-        """Publish a piece of text, never an empty one."""
-        if self._held or not text.isascii():
-            text = self._joined(text)
-        if text:
-            self._texts.append(text)
-            self._publish(text)
-
-    def _joined(self, text: str) -> str:
-        """Hold a high surrogate back at the end: its other half may open the next piece."""
-        text, self._held = self._held + text, ""
-        if text and "\ud800" <= text[-1] <= "\udbff":
-            text, self._held = text[:-1], text[-1]
-        return clean_text(text)
-
-    def add(self, delta: Delta) -> None:
-        """Take a piece that is more than text."""
-        if delta.text:
-            self.add_text(delta.text)
-        if delta.reasoning:
-            self._reasoning.append(delta.reasoning)
-        self.tool_calls += delta.tool_calls
-        self.finish_reason = delta.finish_reason or self.finish_reason
-        self.usage = delta.usage or self.usage
-        self.model = delta.model or self.model
-
-    def close(self) -> None:
-        """The stream is over: what was held back stands alone."""
-        if self._held:
-            held, self._held = self._held, ""
-            self._texts.append(clean_text(held))
-            self._publish(clean_text(held))
-
-    def reply(self) -> Reply:
-        return Reply(
-            text=self.text,
-            reasoning=clean_text("".join(self._reasoning)),
-            tool_calls=tuple(self.tool_calls),
-            finish_reason=self.finish_reason,
-            usage=self.usage,
-            model=self.model,
-        )
 
 
 # -- the attempt -------------------------------------------------------------------------
@@ -275,9 +230,9 @@ class Attempt:
         try:
             self._read(silence.touch)
         except BackendError as error:
-            return self._cause_error() or error
-        except Exception as error:
-            return self._cause_error() or BackendError(f"{type(error).__name__}: {error}", "unknown")
+            return self._cause_error() or _sound(error)
+        except BaseException as error:  # foreign code's, `SystemExit` and the like: this attempt's failure
+            return self._cause_error() or BackendError(error_text(error), "unknown")
         finally:
             stop.event.set()  # whatever still produces for this attempt may stop
             forget()
@@ -388,6 +343,20 @@ class Attempt:
                 latency_ms=latency_ms,
             )
         )
+
+
+def _sound(error: BackendError) -> BackendError:
+    """Return *error* with fields that the chain can reckon with: foreign code may have filled them."""
+    status, wait = error.status, error.retry_after
+    fields = (
+        text_of(error.message),
+        error.error_class if error.error_class in ERROR_CLASSES else "unknown",
+        int(status) if isinstance(status, int) else None,
+        wait if isinstance(wait, int | float) and wait >= 0 else None,
+    )
+    if fields == (error.message, error.error_class, status, wait):
+        return error
+    return BackendError(*fields, error.body)
 
 
 def _truncation(cap: int | None) -> str:

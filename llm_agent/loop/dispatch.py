@@ -6,7 +6,8 @@ is behind a batch that was given up never runs: it is answered as abandoned, for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -15,15 +16,16 @@ import attrs
 from llm_agent import notices
 from llm_agent.call_context import entered
 from llm_agent.canonical import canonical_arguments
+from llm_agent.codec import error_text
 from llm_agent.events import ToolCall, ToolStarted
 from llm_agent.loop import settle
 from llm_agent.loop.live_call import LiveCall
 from llm_agent.loop.state import RunState, Turn
-from llm_agent.messages import ToolRequest
+from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.outcome import Cancelled, Failed, RunStopped
 from llm_agent.patterns import matches_any
 from llm_agent.run_core import DetachedCall
-from llm_agent.slot import Answered, Call, GaveUp, Raised
+from llm_agent.slot import Answered, Call, GaveUp, Raised, walked
 from llm_agent.tool_operation import OperationState, ToolOperation
 
 
@@ -84,12 +86,15 @@ def list_tools(state: RunState) -> None:
     provider = state.config.provider
     if provider is None:
         return
-    call = state.slot.start(lambda: tuple(provider.tools_for_llm()))
-    match call.wait(state.core.cancel, lambda: None):
+    is_over = threading.Event()
+    call = state.slot.start(lambda: tuple(walked(provider.tools_for_llm(), is_over)))
+    end = call.wait(state.core.cancel, lambda: None)
+    is_over.set()
+    match end:
         case Answered(tools):
             state.tools = tools
         case Raised(error):
-            problem = f"the provider could not list its tools: {type(error).__name__}: {error}"
+            problem = f"the provider could not list its tools: {error_text(error)}"
             raise RunStopped(Failed(error=problem, exception=error))
         case GaveUp():
             raise RunStopped(Cancelled("start"))
@@ -180,7 +185,12 @@ def _execute(state: RunState, operations: Operations, batch: Batch, data: Any) -
     state.core.set_stage("tool", round=state.round_no, tool=first.tool, call_id=first.call_id)
     live = LiveCall(state, batch.operations, batch.calls, data)
     state.live_call = live
-    call = state.slot.start(lambda: _ask_provider(state, live, batch))
+    try:
+        call = state.slot.start(lambda: _ask_provider(state, live, batch))
+    except RuntimeError as problem:  # no thread to be had: the calls have not run, and are answered so
+        live.end()
+        settle.raised(state, batch.operations, problem)
+        return
     live.attach(call)
     end = call.wait(state.core.cancel, live.wait_left)
     state.live_call = None
@@ -206,7 +216,15 @@ def _ask_provider(state: RunState, live: LiveCall, batch: Batch) -> list[Any]:
     with entered(live.context):
         results = provider.execute_tool_calls(list(batch.calls))
         # A lone answer is what a provider of one call is likely to return by mistake.
-        return [results] if isinstance(results, str | dict) else list(results or ())
+        if isinstance(results, str | bytes | Mapping | ToolAnswer):
+            return [results]
+        # What comes after twice as many answers as calls is surplus, whatever its ids, and not kept.
+        most = 2 * len(batch.calls)
+        kept: list[Any] = []
+        for result in walked(results, live.context.cancelled):
+            if len(kept) < most:
+                kept.append(result)
+        return kept
 
 
 def _detach(state: RunState, call: Call, op: ToolOperation) -> None:

@@ -15,8 +15,9 @@ import attrs
 
 from llm_agent.cancel import CancelToken
 from llm_agent.canonical import data_digest
+from llm_agent.codec import error_text
 from llm_agent.loop.state import RunState
-from llm_agent.slot import Answered, GaveUp
+from llm_agent.slot import Answered, GaveUp, walked
 
 # How long a provider may take to tell its grants, in seconds; it may hold a lock for a human.
 READ_SECONDS: Final = 1.0
@@ -68,12 +69,15 @@ def _read_on_slot(state: RunState) -> list[Any] | None:
     if read is None:
         return None
     give_up = monotonic() + READ_SECONDS
+    is_over = threading.Event()
     try:
-        call = state.slot.start(lambda: list(read() or ()))
+        call = state.slot.start(lambda: list(walked(read(), is_over)))
     except RuntimeError:  # no thread to be had: the next sync tries again
         return None
     # A token of its own: a cancelled run still writes the grants it was given.
-    match call.wait(CancelToken(), lambda: give_up - monotonic()):
+    end = call.wait(CancelToken(), lambda: give_up - monotonic())
+    is_over.set()
+    match end:
         case Answered(snapshot):
             return list(snapshot)
         case GaveUp():
@@ -91,4 +95,4 @@ def _write(state: RunState, ledger: GrantLedger, snapshot: list[Any]) -> None:
                 session.append_grants(snapshot)
                 ledger.digest = digest  # after the write: a failed one is tried again
     except Exception as exc:  # a shield: a run is not lost over a grant
-        state.log("error", f"grants could not be written: {exc}")
+        state.log("error", f"grants could not be written: {error_text(exc)}")

@@ -5,23 +5,36 @@ Nothing is in flight then, so a user turn can never come between a call and its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from llm_agent.codec import error_text
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message
 
 
 def admit(state: RunState) -> None:
     """Append what the steer source and `run.steer` have, in this order."""
+    texts = [*_pull(state), *state.core.take_steers()]
+    try:
+        dropped = _append(state, texts)
+    finally:  # what a transcript refuses is told as undelivered
+        state.core.give_back_steers([text for text in texts if isinstance(text, str)])
+    if dropped:
+        state.log("error", f"steers were dropped: expected text that is not blank, got {', '.join(dropped)}")
+
+
+def _append(state: RunState, texts: list[Any]) -> list[str]:
+    """Append the texts and take each from the list as it is; returns what was no text instead."""
     dropped: list[str] = []
-    for text in [*_pull(state), *state.core.take_steers()]:
+    while texts:
+        text = texts[0]
         if isinstance(text, str) and text.strip():
             state.conversation.append(Message.user(text))
         else:
             dropped.append("blank text" if isinstance(text, str) else type(text).__name__)
-    if dropped:
-        state.log("error", f"steers were dropped: expected text that is not blank, got {', '.join(dropped)}")
+        del texts[0]
+    return dropped
 
 
 def _pull(state: RunState) -> list[Any]:
@@ -31,7 +44,7 @@ def _pull(state: RunState) -> list[Any]:
     try:
         return _taken(source)
     except Exception as exc:  # a shield: a broken source costs its words, not the run
-        state.log("error", f"the steer source failed: {type(exc).__name__}: {exc}")
+        state.log("error", f"the steer source failed: {error_text(exc)}")
         return []
 
 
@@ -40,4 +53,5 @@ def _taken(source: Callable[[], Any]) -> list[Any]:
     pulled = source()
     if pulled is None:
         return []
-    return [pulled] if isinstance(pulled, str) else list(pulled)
+    # Of these, a list would be made of keys or numbers.
+    return [pulled] if isinstance(pulled, str | bytes | bytearray | Mapping) else list(pulled)

@@ -7,12 +7,14 @@ neither stops a clock nor shows up in the run.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 from llm_agent.call_context import Asker, ToolCallContext
+from llm_agent.codec import text_of
 from llm_agent.errors import ConfigError
 from llm_agent.events import AskAnswered, AskPending, Event, Log, ToolProgress
 from llm_agent.loop.state import RunState
@@ -89,7 +91,7 @@ class LiveCall:
         self._say(
             ToolProgress(
                 id=call_id,
-                progress=_number(done),
+                progress=_number(done) or 0.0,
                 total=None if total is None else _number(total),
                 message=message if isinstance(message, str) else None,
                 round=self._operations[0].round,
@@ -97,8 +99,8 @@ class LiveCall:
         )
 
     def log(self, level: str, data: Any, logger: str | None = None) -> None:
-        told = data if isinstance(data, str | Mapping) else str(data)
-        self._say(Log(level=str(level), logger=logger, data=told))
+        told = data if isinstance(data, str | Mapping) else text_of(data)
+        self._say(Log(level=text_of(level), logger=logger, data=told))
 
     # -- what a tool asks ------------------------------------------------------------------------
 
@@ -106,7 +108,9 @@ class LiveCall:
         on_ask = asker if asker is not None else self._state.config.on_ask
         if on_ask is None:
             raise ConfigError("an ask needs somebody to answer it: pass an asker, or give the loop on_ask=")
-        tool = request.get("tool") if isinstance(request, Mapping) else None
+        if not isinstance(request, Mapping):
+            raise ConfigError(f"an ask's request must be a mapping, got {type(request).__name__}")
+        tool = request.get("tool")
         facts: dict[str, Any] = {"request": dict(request), "call_id": call_id}
         tool = tool if isinstance(tool, str) else None
         if on_ask == "run":
@@ -171,8 +175,10 @@ def _shortest(deadlines: Any) -> float | None:
     return min((seconds for seconds in deadlines if seconds is not None), default=None)
 
 
-def _number(value: Any) -> float:
+def _number(value: Any) -> float | None:
+    """Return *value* as a number that JSON has a word for."""
     try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return 0.0
+        number = float(value)
+    except Exception:  # a shield: it is whatever a tool passes
+        return None
+    return number if math.isfinite(number) else None

@@ -7,14 +7,15 @@ raises `RunStopped` with the ending it found; that is caught in one place.
 from __future__ import annotations
 
 import contextvars
-import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from llm_agent import live
-from llm_agent.call_context import Asker
+from llm_agent.call_context import Asker, leave_call
 from llm_agent.canonical import data_digest
+from llm_agent.codec import error_text, text_of
 from llm_agent.errors import AgentError, ConfigError, RunInProgress, TranscriptError, UnansweredCalls
 from llm_agent.events import RoundStarted
 from llm_agent.limits import Limits
@@ -132,9 +133,10 @@ class Loop:
             on_ask=options.checked_on_ask(on_ask),
             close_session=close_session,
         )
-        self._current: tuple[RunCore, RunState, grants.GrantLedger] | None = None
+        self._newest: RunCore | None = None
+        self._current: tuple[RunState, grants.GrantLedger] | None = None
         self._shape: tuple[str, str | None] | None = None
-        self._admission = threading.Lock()  # guards `_current` while a run is let in
+        self._admission = threading.Lock()  # guards `_newest` while a run is let in
 
     # -- starting a run ----------------------------------------------------------------------
 
@@ -161,11 +163,10 @@ class Loop:
             RunInProgress: an earlier run still works.
             UnansweredCalls: the conversation has calls that nobody answered.
         """
-        conversation = self._opening(messages)
-        state = RunState(RunCore(), self._config, conversation, context)
         if timeout is not None:
             options.checked_seconds("timeout", timeout)
-        return self._start(state, data, timeout)
+        with self._admitted() as run:
+            return self._start(run, self._opening(messages), context, data, timeout)
 
     def resume(self, *, context: str | None = None, data: Any = None, timeout: float | None = None) -> Run:
         """Repair the session and go on where it ends, without a new user turn.
@@ -177,14 +178,18 @@ class Loop:
         session: Any = self._config.session
         if session is None or not hasattr(session, "repair"):
             raise ConfigError("Loop: resume needs a session that can be repaired")
-        self._check_free()
-        session.repair()
-        if not session.needs_reply:
-            raise ConfigError("Loop: the session waits for no reply; start a run with a new user turn instead")
-        return self.run(list(session.messages), context=context, data=data, timeout=timeout)
+        if timeout is not None:
+            options.checked_seconds("timeout", timeout)
+        with self._admitted() as run:  # a run in flight has calls that only look as if they were lost
+            session.repair()
+            if not session.needs_reply:
+                raise ConfigError("Loop: the session waits for no reply; start a run with a new user turn instead")
+            return self._start(run, self._opening(session.messages), context, data, timeout)
 
     def _opening(self, messages: str | Sequence[Message]) -> tuple[Message, ...]:
         """Return the messages a run begins with, checked."""
+        if not isinstance(messages, Iterable):
+            raise ConfigError(f"Loop.run: messages must be text or a list of Messages, got {type(messages).__name__}")
         recorded = () if self._config.session is None else tuple(self._config.session.messages)
         given = (*recorded, Message.user(messages)) if isinstance(messages, str) else tuple(messages)
         if isinstance(messages, str) and not messages.strip():
@@ -205,33 +210,44 @@ class Loop:
             return given
         return (prompt, *given)
 
-    def _start(self, state: RunState, data: Any, timeout: float | None) -> Run:
-        core = state.core
+    @contextmanager
+    def _admitted(self) -> Iterator[Run]:
+        """Let a run in, before anything is read or repaired for it; what fails then leaves nothing behind.
+
+        Raises:
+            RunInProgress: an earlier run of this loop, or any on its session, still works.
+        """
+        core = RunCore()
         run = Run(core)
-        ledger = grants.GrantLedger()
         with self._admission:
             self._check_free()
             busy = live.enlist(core, run, self._config.session)
             if busy is not None:
                 raise RunInProgress(f"run {busy.id} is in flight on this session; wait for its result")
-            self._current = (core, state, ledger)
+            self._newest = core
+        try:
+            yield run
+        except BaseException:
+            core.withdraw()
+            raise
+
+    def _start(
+        self, run: Run, conversation: Sequence[Message], context: str | None, data: Any, timeout: float | None
+    ) -> Run:
+        core = run._core
+        state = RunState(core, self._config, conversation, context)
+        ledger = grants.GrantLedger()
+        self._current = (state, ledger)
         core.begin_work()
         if timeout is not None:
             core.watch_timeout(WATCHDOG.watch(timeout, lambda: run.cancel("timeout")))
-        try:
-            _start_worker(f"llm-agent-run-{core.id[:8]}", lambda: self._work(state, ledger, data))
-        except RuntimeError as exc:  # no thread to be had; a run that never began must not stay enlisted
-            self._finish(state, _died(exc))
-            raise
+        _start_worker(f"llm-agent-run-{core.id[:8]}", lambda: self._work(state, ledger, data))
         return run
 
     def _check_free(self) -> None:
         """Refuse while an earlier run of this loop is not drained."""
-        if self._current is None:
-            return
-        core = self._current[0]
-        is_inherited = core.owner_pid != os.getpid()
-        if is_inherited or core.drained.is_set():
+        core = self._newest
+        if core is None or not core.is_owned or core.drained.is_set():
             return
         # Past its result, only its worker's last steps to go: not worth a refusal.
         if core.finished.is_set() and core.work_sections <= 1 and core.drained.wait(EPILOGUE_GRACE):
@@ -242,8 +258,9 @@ class Loop:
 
     def _work(self, state: RunState, ledger: grants.GrantLedger, data: Any) -> None:
         """The worker thread: one drive, one ending, whatever happened."""
+        ending: Ending
         try:
-            ending: Ending = self._drive(state, ledger, data)
+            ending = self._drive(state, ledger, data)
         except RunStopped as stop:
             ending = stop.ending
             grants.sync(state, ledger)
@@ -319,7 +336,7 @@ class Loop:
     # -- hooks for what lives outside a call ---------------------------------------------------
 
     def _in_flight(self) -> Host | None:
-        return None if self._current is None else self._current[1].live_call
+        return None if self._current is None else self._current[0].live_call
 
     def wrap_ask(self, asker: Asker) -> Asker:
         """Return *asker* as one that the run can see: events around it, the deadline paused."""
@@ -336,13 +353,14 @@ class Loop:
     def grant_hook(self, *_: Any) -> None:
         """Write the grants now if they have changed; for a policy that has just been given one."""
         current = self._current
-        if current is not None and current[1].live_call is not None:
-            grants.sync_from_call(current[1], current[2])
+        if current is not None and current[0].live_call is not None:
+            grants.sync_from_call(*current)
 
 
 def _start_worker(name: str, work: Callable[[], None]) -> None:
     """Start *work* on a daemon thread that sees the caller's context variables."""
     caller = contextvars.copy_context()
+    caller.run(leave_call)  # a tool may start a run; that run's worker executes no call
     threading.Thread(target=caller.run, args=(work,), name=name, daemon=True).start()
 
 
@@ -360,12 +378,10 @@ def _still_out(core: RunCore) -> str:
 def _died(bug: BaseException) -> Failed:
     """Return the failure for what escaped the stages; nobody's bug may hang a run."""
     if isinstance(bug, TranscriptError):
-        return Failed(error=str(bug), exception=bug)
+        return Failed(error=text_of(bug), exception=bug)
     if isinstance(bug, AgentError):
-        return Failed(error=f"the run died: {bug}", exception=bug)
-    first_line = str(bug).strip().splitlines()[:1]
-    words = ": ".join([type(bug).__name__, *first_line])
-    return Failed(error=f"the run died: {words}", exception=bug)
+        return Failed(error=f"the run died: {text_of(bug)}", exception=bug)
+    return Failed(error=f"the run died: {error_text(bug).splitlines()[0]}", exception=bug)
 
 
 def _close_shielded(state: RunState) -> None:
@@ -373,8 +389,8 @@ def _close_shielded(state: RunState) -> None:
         close = getattr(state.config.session, "close", None)
         if callable(close):
             close()
-    except Exception as exc:  # a shield: the result is known, and closing changes nothing about it
-        state.log("error", f"the session could not be closed: {exc}")
+    except BaseException as exc:  # a shield: the result is known, and closing changes nothing about it
+        state.log("error", f"the session could not be closed: {error_text(exc)}")
 
 
 def _outcome(state: RunState, ending: Ending) -> Outcome:

@@ -14,7 +14,7 @@ import attrs
 
 from llm_agent import notices
 from llm_agent.canonical import data_digest
-from llm_agent.codec import dumps
+from llm_agent.codec import dumps, error_text, text_of
 from llm_agent.events import AbandonReason, ToolAbandoned, ToolResult
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message, ToolAnswer
@@ -53,8 +53,7 @@ def answered(state: RunState, operations: Sequence[ToolOperation], results: Sequ
 
 def raised(state: RunState, operations: Sequence[ToolOperation], error: BaseException) -> None:
     """Settle a batch whose provider raised: every call of it failed."""
-    words = str(error).strip().splitlines()
-    failure = f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
+    failure = error_text(error).splitlines()[0]
     for op in operations:
         settle(state, op, notices.PROVIDER_RAISED.format(failure=failure), is_error=True)
 
@@ -109,12 +108,11 @@ def _paired(operations: Sequence[ToolOperation], results: Sequence[Any]) -> list
         return [given[0] if given else None]
     chosen: list[Given | None] = [None] * len(operations)
     spare: dict[int, Given | None] = dict(enumerate(given))
-    for place, op in enumerate(operations):
-        for index, answer in spare.items():
-            if answer is not None and answer.tool_call_id == op.call_id:
-                chosen[place] = answer
-                del spare[index]
-                break
+    places = {op.call_id: place for place, op in enumerate(operations)}
+    for index, answer in enumerate(given):
+        place_by_id = None if answer is None or answer.tool_call_id is None else places.pop(answer.tool_call_id, None)
+        if place_by_id is not None:
+            chosen[place_by_id] = spare.pop(index)
     for place, answer in enumerate(chosen):
         if answer is None:
             chosen[place] = spare.pop(place, None)
@@ -122,18 +120,33 @@ def _paired(operations: Sequence[ToolOperation], results: Sequence[Any]) -> list
 
 
 def _given(result: Any) -> Given | None:
+    try:
+        return _read(result)
+    except Exception as error:  # a shield: an answer that cannot be read is one that says so
+        return Given(notices.PROVIDER_RAISED.format(failure=error_text(error).splitlines()[0]), is_error=True)
+
+
+def _read(result: Any) -> Given | None:
     match result:
         case None:
             return None
         case ToolAnswer():
-            return Given(result.content, result.is_error, result.tool_call_id or None)
+            return Given(result.content, _is_true(result.is_error), result.tool_call_id or None)
         case Mapping():
             call_id = result.get("tool_call_id")
             return Given(
-                _text(result.get("content")), bool(result.get("is_error")), None if not call_id else str(call_id)
+                _text(result.get("content")), _is_true(result.get("is_error")), text_of(call_id) if call_id else None
             )
         case _:
             return Given(_text(result))
+
+
+def _is_true(value: Any) -> bool:
+    """Whether an answer says that it is an error; a value that will not say is no error."""
+    try:
+        return bool(value)
+    except Exception:  # a shield: arrays, for one, have no truth
+        return False
 
 
 def _text(value: Any) -> str:
@@ -142,10 +155,12 @@ def _text(value: Any) -> str:
             return ""
         case str():
             return value
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).decode("utf-8", "replace")
         case Mapping() | list() | tuple():
             return dumps(value).decode()
         case _:
-            return str(value)
+            return text_of(value)
 
 
 def _first_line(content: str) -> str:

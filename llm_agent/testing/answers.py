@@ -155,9 +155,9 @@ def _gzipped(steps: Iterable[Step]) -> Iterator[Step]:
             case bytes():
                 yield pen.compress(step) + pen.flush(zlib.Z_SYNC_FLUSH)
             case Keepalives(every, block):
-                # Flushed in full on both sides, so that the block can be repeated as it is.
+                # A full flush before it: the block refers to nothing, so it can be repeated as it is.
                 yield pen.flush(zlib.Z_FULL_FLUSH)
-                yield Keepalives(every, pen.compress(block) + pen.flush(zlib.Z_FULL_FLUSH))
+                yield Keepalives(every, pen.compress(block) + pen.flush(zlib.Z_SYNC_FLUSH))
             case _:
                 yield step
     yield pen.flush()

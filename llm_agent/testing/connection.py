@@ -145,12 +145,10 @@ class Connection:
         self._say_goodbye()
 
     def _start_tls(self, context: ssl.SSLContext) -> None:
-        # Wrapped before the handshake, so that `stop` finds the socket that the handshake waits on.
-        wrapped = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
-        self._sock = wrapped
+        # The handshake is left to the first read: by then `stop` knows the socket it waits on.
+        self._sock = context.wrap_socket(self._sock, server_side=True, do_handshake_on_connect=False)
         if self._is_stopped:
             raise ClientLeft
-        wrapped.do_handshake()
 
     def _say_goodbye(self) -> None:
         """End TLS properly: a stream that ends without it is a broken one to a careful client."""

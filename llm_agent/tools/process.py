@@ -26,11 +26,11 @@ import attrs
 from llm_agent.call_context import current_call
 from llm_agent.errors import ConfigError
 from llm_agent.tools.output import HeadAndTail
-from llm_agent.tools.process_table import MARK_VARIABLE
+from llm_agent.tools.process_table import MARK_VARIABLE, kill_marked
 from llm_agent.tools.running_command import RunningCommand
 
-# How long the interpreter's exit waits for commands that are just being started, in seconds.
-_EXIT_PATIENCE: Final = 0.5
+# How long an exit or a fork waits for commands that are just being started, in seconds.
+_START_PATIENCE: Final = 0.5
 
 
 @attrs.frozen(kw_only=True)
@@ -117,8 +117,12 @@ def run_command(
         "stderr": subprocess.STDOUT if merge_stderr else subprocess.PIPE,
     }
     data = input.encode("utf-8", "replace") if isinstance(input, str) else input or b""
-    running = _LIVING.start(lambda: RunningCommand(_spawn(arguments, options), mark, grace))
-    return _ran(running, data, timeout, unwanted, max_output)
+    try:
+        running = _LIVING.start(lambda: RunningCommand(_spawn(arguments, options), mark, grace))
+        return _ran(running, data, timeout, unwanted, max_output)
+    except BaseException:  # Ctrl-C at any moment of it: Popen, too, forgets a child that it was making
+        kill_marked(mark)
+        raise
 
 
 def _ran(
@@ -205,8 +209,9 @@ class _Living:
     """The commands of this process that run, for its end."""
 
     def __init__(self) -> None:
-        # Guards the three below; told when a start is over.
-        self._changed = threading.Condition(threading.Lock())
+        # Guards the three below; told when a start is over. Re-entrant, because a signal handler
+        # may fork while its own thread is in here.
+        self._changed = threading.Condition(threading.RLock())
         self._commands: set[RunningCommand] = set()
         self._starting = 0
         self._is_over = False
@@ -238,12 +243,25 @@ class _Living:
         """Kill every command; none can be started from here on."""
         with self._changed:
             self._is_over = True
-            self._changed.wait_for(lambda: not self._starting, _EXIT_PATIENCE)
+            self._changed.wait_for(lambda: not self._starting, _START_PATIENCE)
             commands = tuple(self._commands)
         for command in commands:
             command.kill_group()
         for command in commands:
             command.kill()
+
+    def hold(self) -> None:
+        """Before a fork: no command is half started.
+
+        A child forked meanwhile would inherit the pipe on which `Popen` waits for its exec, and
+        ends of pipes that it could not know of.
+        """
+        self._changed.acquire()
+        self._changed.wait_for(lambda: not self._starting, _START_PATIENCE)
+
+    def release(self) -> None:
+        """After a fork, in the parent."""
+        self._changed.release()
 
     def forget(self) -> None:
         """In a forked child: the commands are the parent's, and so are the pipes to them."""
@@ -255,4 +273,4 @@ class _Living:
 _LIVING: Final = _Living()
 
 atexit.register(lambda: _LIVING.end_all())
-os.register_at_fork(after_in_child=_LIVING.forget)
+os.register_at_fork(before=_LIVING.hold, after_in_parent=_LIVING.release, after_in_child=_LIVING.forget)

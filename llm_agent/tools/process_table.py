@@ -19,6 +19,8 @@ import attrs
 MARK_VARIABLE: Final = "LLM_AGENT_COMMAND_ID"
 
 HAS_TABLE: Final = os.path.exists("/proc/self/stat")
+# How often a kill without waiting looks for processes that were forked under its hands.
+_ROUNDS: Final = 5
 _DEAD_STATES: Final = frozenset("ZXx")
 
 
@@ -87,6 +89,17 @@ def family(leader: ProcessRow, mark: str) -> list[ProcessRow]:
     while children := [row for row in rows if row.parent in found and row.pid not in found]:
         found.update({row.pid: row for row in children})
     return list(found.values())
+
+
+def kill_marked(mark: str) -> None:
+    """Kill every process that carries *mark*, where nothing else is known of the command. Never raises."""
+    nobody = ProcessRow(pid=-1, parent=-1, group=-1, session=-1, started=0, is_alive=False)
+    for _ in range(_ROUNDS if HAS_TABLE else 0):
+        rows = family(nobody, mark)
+        if not rows:
+            break
+        for row in rows:
+            _send_to(row, signal.SIGKILL)
 
 
 def send(rows: list[ProcessRow], leader: int, number: signal.Signals) -> None:

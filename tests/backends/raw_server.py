@@ -38,7 +38,10 @@ class Peer:
         self.head, _, rest = self._buffer.partition(b"\r\n\r\n")
         length = int(self.headers.get("content-length", "0"))
         while len(rest) < length:
-            rest += self.sock.recv(65536)
+            data = self.sock.recv(65536)
+            if not data:
+                return False
+            rest += data
         self.body, self._buffer = rest[:length], rest[length:]
         return True
 

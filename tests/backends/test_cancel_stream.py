@@ -69,14 +69,15 @@ BODIES = {
 }
 
 
-def stalling(start: bytes, reached: threading.Event) -> Callable[[Peer], None]:
+def stalling(start: bytes, reached: threading.Event, left: threading.Event | None = None) -> Callable[[Peer], None]:
     """Send *start*, then nothing until the client leaves."""
 
     def handle(peer: Peer) -> None:
         peer.send(start)
         reached.set()
         peer.sock.settimeout(PATIENCE)
-        peer.sock.recv(1)
+        if peer.sock.recv(1) == b"" and left is not None:
+            left.set()
 
     return handle
 
@@ -319,6 +320,33 @@ def test_a_late_cancel_does_not_hit_the_next_exchange(serve: Serve) -> None:
     assert server.connections == 1
 
 
+def test_a_connection_in_the_pool_is_out_of_reach_at_once(serve: Serve) -> None:
+    """With the last byte of the body, not only when its exchange is closed."""
+    go_on = threading.Event()
+
+    def slow(peer: Peer) -> bool:
+        peer.send(CHUNKED_HEAD)
+        go_on.wait(PATIENCE)
+        peer.send(chunks(ONE) + b"0\r\n\r\n")
+        return True
+
+    server = serve(answering(), slow)
+    request = requests.Request("POST", f"{server.url}/chat/completions", data=b"{}").prepare()
+    first, second = (PooledExchange(request, Lifeline()) for _ in range(2))
+    first.open()
+    while first.read():
+        pass
+
+    second.open()
+    first.cancel()
+    go_on.set()
+
+    assert second.read() == ONE
+    first.close()
+    second.close()
+    assert server.connections == 1
+
+
 def test_a_cancelled_connection_is_not_used_again(serve: Serve) -> None:
     """The next exchange opens its own."""
     reached = threading.Event()
@@ -353,6 +381,21 @@ def test_cancel_wakes_a_reader_over_a_session_of_the_users(serve: Serve, phase: 
             assert reader.got_piece.wait(PATIENCE)
 
         assert_ends_at_once(reader)
+
+
+@pytest.mark.parametrize("is_guest", [False, True], ids=["ours", "the user's"])
+def test_the_server_learns_of_a_cancel(serve: Serve, is_guest: bool) -> None:
+    """Its connection ends: it need not go on generating."""
+    reached, left = threading.Event(), threading.Event()
+    server = serve(stalling(BODIES["chunked"], reached, left))
+    with requests.Session() as session:
+        reader = Reader(backend_for(server, http=session if is_guest else None).stream(REQUEST))
+        assert reader.got_piece.wait(PATIENCE)
+
+        reader.stream.cancel()
+
+        assert left.wait(PATIENCE)
+        reader.joined()
 
 
 def test_the_stream_keeps_the_promise_of_the_port(serve: Serve) -> None:

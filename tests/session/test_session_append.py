@@ -92,7 +92,7 @@ def test_a_file_with_content_is_not_created_again(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     path.write_bytes(b"precious")
 
-    with pytest.raises(TranscriptError, match="run.jsonl"):
+    with pytest.raises(TranscriptError, match=r"run\.jsonl"):
         Session.create(path)
 
     assert path.read_bytes() == b"precious"
@@ -131,7 +131,7 @@ def test_open_creates_once_and_loads_afterwards(tmp_path: Path) -> None:
 
 def test_a_session_is_not_made_directly() -> None:
     """The constructor names the ways that work."""
-    with pytest.raises(ConfigError, match="Session.create"):
+    with pytest.raises(ConfigError, match=r"Session\.create"):
         Session()
 
 

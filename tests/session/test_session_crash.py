@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -110,21 +111,36 @@ def test_a_tail_that_cannot_be_cut_back_refuses_further_lines(tmp_path: Path) ->
 
 
 def test_a_short_write_is_finished(tmp_path: Path) -> None:
-    """A line longer than a pipe takes at once arrives whole."""
-    target = tmp_path / "run.jsonl"
-    os.mkfifo(target)
-    # A pipe takes what it has room for while nobody reads; the rest has to follow.
+    """A signal in the middle of a long write cuts it short; the rest of the line follows."""
     line = b'"' + b"x" * 300_000 + b'"\n'
-    reader = subprocess.Popen(["cat", str(target)], stdout=subprocess.PIPE)
-    with reader:
-        handle = os.open(target, os.O_WRONLY)
-        file = JsonlFile(tmp_path / "other.jsonl", create=True)
-        os.dup2(handle, file._handle)
-        os.close(handle)
+    reading, writing = os.pipe()
+    file = JsonlFile(tmp_path / "run.jsonl", create=True)
+    os.dup2(writing, file._handle)
+    os.close(writing)
+    interrupted = threading.Event()
+    arrived: list[bytes] = []
+    writer = threading.main_thread().ident
+    assert writer is not None
+
+    def read() -> None:
+        # To the writing thread itself: a signal for the process may land on any other one.
+        while not interrupted.wait(0.05):
+            signal.pthread_kill(writer, signal.SIGALRM)
+        with open(reading, "rb") as source:
+            arrived.append(source.read())
+
+    before = signal.signal(signal.SIGALRM, lambda *_: interrupted.set())
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
         file.append(line)
+    finally:
+        interrupted.set()
+        signal.signal(signal.SIGALRM, before)
         file.close()
-        assert reader.stdout is not None
-        assert reader.stdout.read() == line
+    reader.join(5)
+
+    assert arrived == [line]
 
 
 class Interrupted:

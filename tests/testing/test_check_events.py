@@ -89,7 +89,11 @@ ONE = [*turn("ok"), completed()]
 STARTED = ev.ToolStarted(id="1", name="look")
 RESULT = ev.ToolResult(id="1", content="ok")
 ROUND = ev.RoundStarted(round=1)
-DISCARDED = {reason: ev.TurnDiscarded(reason=reason) for reason in ("limit", "failed", "cancelled")}  # type: ignore[arg-type]
+DISCARDED = {
+    "limit": ev.TurnDiscarded(reason="limit"),
+    "failed": ev.TurnDiscarded(reason="failed"),
+    "cancelled": ev.TurnDiscarded(reason="cancelled"),
+}
 
 SOUND: dict[str, list[Event]] = {
     "an answer": stream(START, ONE),

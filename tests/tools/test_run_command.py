@@ -297,7 +297,8 @@ def test_a_command_may_put_itself_in_order(gate: str, token: str) -> None:
     script = f"trap 'echo bye; exit 5' TERM; echo > {gate}; while :; do sleep 0.01; done"
     result = shell(script, token, cancelled=cancelled, grace=SOON, timeout=60)
 
-    assert (result.output, result.returncode) == ("bye\n", 5)
+    assert result.output.endswith("bye\n")  # a shell may say first what became of its `sleep`
+    assert result.returncode == 5
 
 
 def test_a_command_that_ignores_sigterm_is_killed(gate: str, token: str) -> None:
