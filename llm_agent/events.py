@@ -45,6 +45,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 Disposition = Literal["retry-same", "advance", "abort"]
+DISPOSITIONS: Final = get_args(Disposition)
 DiscardReason = Literal["limit", "failed", "cancelled"]
 AbandonReason = Literal["cancelled", "deadline", "budget-exhausted"]
 Stage = Literal["start", "compaction", "streaming", "backoff", "tools"]

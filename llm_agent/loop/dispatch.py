@@ -92,6 +92,11 @@ def list_tools(state: RunState) -> None:
     is_over.set()
     match end:
         case Answered(tools):
+            strange = next((tool for tool in tools if not isinstance(tool, Mapping)), None)
+            if strange is not None:
+                kind = type(strange).__name__
+                problem = f"the provider could not list its tools: a declaration must be a mapping, got {kind}"
+                raise RunStopped(Failed(error=problem))
             state.tools = tools
         case Raised(error):
             problem = f"the provider could not list its tools: {error_text(error)}"

@@ -43,7 +43,7 @@ def _pull(state: RunState) -> list[Any]:
         return []
     try:
         return _taken(source)
-    except Exception as exc:  # a shield: a broken source costs its words, not the run
+    except BaseException as exc:  # a shield: a broken source costs its words, not the run
         state.log("error", f"the steer source failed: {error_text(exc)}")
         return []
 

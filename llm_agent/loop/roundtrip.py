@@ -10,14 +10,16 @@ from typing import assert_never
 
 import attrs
 
-from llm_agent.events import AttemptFailed, AttemptRecord
+from llm_agent.codec import error_text, text_of
+from llm_agent.errors import BackendError
+from llm_agent.events import DISPOSITIONS, AttemptFailed, AttemptRecord, Disposition
 from llm_agent.loop import window
 from llm_agent.loop.attempt import Attempt, AttemptFailure
 from llm_agent.loop.config import model_name
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Reply
 from llm_agent.outcome import Failed, RunStopped
-from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, Decision, says_overflow
+from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, Decision, classify_error, says_overflow
 
 
 @attrs.frozen
@@ -126,7 +128,7 @@ class _Chain:
             return Decision("abort")
         config, error = self._state.config, failure.error
         will_not_fit = says_overflow(error)
-        bucket = "advance" if will_not_fit else config.classify(error.error_class, error.status)
+        bucket = "advance" if will_not_fit else self._classified(error)
         cap = getattr(config.backends[index], "retry_after_cap", DEFAULT_RETRY_AFTER_CAP)
         return config.retry.decide(
             bucket,
@@ -136,6 +138,18 @@ class _Chain:
             retry_after=error.retry_after,
             retry_after_cap=cap,
         )
+
+    def _classified(self, error: BackendError) -> Disposition:
+        """Ask the loop's `classify`; a verdict that is none falls back to the engine's own."""
+        try:
+            bucket = self._state.config.classify(error.error_class, error.status)
+            if bucket in DISPOSITIONS:
+                return bucket
+            problem = f"expected one of {', '.join(DISPOSITIONS)}, got {text_of(bucket)}"
+        except Exception as exc:  # a shield: the failure to be judged is the news, not the judge's
+            problem = error_text(exc)
+        self._state.log("error", f"classify failed, the engine's own rules decide: {problem}")
+        return classify_error(error.error_class, error.status)
 
     def _tell(self, index: int, failure: AttemptFailure, error: str, decision: Decision) -> None:
         usage = failure.usage if failure.usage.to_dict() else None

@@ -6,6 +6,7 @@ it can still be laid at its door as a failed attempt. Who reads it is `attempt`'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -92,7 +93,8 @@ def _check(delta: Delta) -> None:
     if delta.usage is not None:
         for name in _USAGE_NUMBERS:
             value = getattr(delta.usage, name)
-            _need(f"usage.{name}", isinstance(value, int | float | None), "a number or None", delta)
+            is_number = value is None or (isinstance(value, int | float) and math.isfinite(value))
+            _need(f"usage.{name}", is_number, "a number or None", delta)
 
 
 _USAGE_NUMBERS: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_prompt_tokens", "cost")

@@ -28,6 +28,7 @@ class WriterLock:
             TranscriptError: the lock file cannot be opened.
         """
         self._handle = -1
+        self._process = os.getpid()
         beside = path.with_name(path.name + ".lock")
         try:
             self._handle = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
@@ -45,15 +46,19 @@ class WriterLock:
         """Leave our process id for the message of whoever is refused."""
         try:
             os.ftruncate(self._handle, 0)
-            os.pwrite(self._handle, str(os.getpid()).encode(), 0)
+            os.pwrite(self._handle, str(self._process).encode(), 0)
         except OSError:
             pass  # only a courtesy: the lock holds without it
 
     def close(self) -> None:
-        """Let go. In a forked child this leaves the parent's lock alone: no explicit unlock."""
+        """Let go. Idempotent; in a forked child the parent keeps its lock."""
         handle, self._handle = self._handle, -1
-        if handle >= 0:
-            os.close(handle)
+        if handle < 0:
+            return
+        if os.getpid() == self._process:
+            # Closing is not enough: a child between fork and exec has the lock open, too.
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
     def __del__(self) -> None:
         self.close()
