@@ -94,7 +94,7 @@ def _unless_empty(value: Any) -> Any:
     return None if not value or value == Usage() else _snapshot(value)
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class _Event:
     """What every event carries. Not an event itself."""
 
@@ -111,6 +111,11 @@ class _Event:
     def ts(self) -> datetime:
         """When it was made: aware, UTC, microseconds."""
         return _EPOCH + timedelta(microseconds=self.at_us)
+
+    def __repr__(self) -> str:
+        # Once for all: one made for each class would be 5 % of what importing the library costs.
+        told = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in attrs.fields(type(self)))
+        return f"{type(self).__name__}({told})"
 
     def stamped(self, run_id: str, seq: int) -> Self:
         """Return a copy with its place in a run."""
@@ -189,7 +194,7 @@ class AttemptRecord:
 # -- the run and its rounds -----------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class RunStarted(_Event):
     """The worker has begun. *message_count* is what the run was given."""
 
@@ -198,7 +203,7 @@ class RunStarted(_Event):
     context_digest: str | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class RoundStarted(_Event):
     """A round begins. *tokens* only where a budget or a compactor counts them."""
 
@@ -207,7 +212,7 @@ class RoundStarted(_Event):
     tokens: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class CompactionStarted(_Event):
     kind: ClassVar[Literal["compaction-started"]] = "compaction-started"
     tokens_before: int | None = None
@@ -216,7 +221,7 @@ class CompactionStarted(_Event):
     round: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class CompactionDone(_Event):
     kind: ClassVar[Literal["compaction-done"]] = "compaction-done"
     tokens_before: int | None = None
@@ -230,7 +235,7 @@ class CompactionDone(_Event):
 # -- one completion: attempts and their tokens ----------------------------------------
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class AttemptStarted(_Event):
     """One request to one backend: open a fresh token scope."""
 
@@ -242,7 +247,7 @@ class AttemptStarted(_Event):
     model: str
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class Token(_Event):
     """A piece of text, never empty. Joined, a scope's tokens are the turn's text exactly."""
 
@@ -252,7 +257,7 @@ class Token(_Event):
     attempt: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class AttemptFailed(_Event):
     """The attempt is over: throw away its tokens. *disposition* is what happens next."""
 
@@ -272,7 +277,7 @@ class AttemptFailed(_Event):
     usage: Usage | None = attrs.field(default=None, converter=_unless_empty)
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class AttemptSucceeded(_Event):
     """The completion is whole: keep its tokens, and wait for the verdict of the round."""
 
@@ -286,7 +291,7 @@ class AttemptSucceeded(_Event):
     latency_ms: float | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class AssistantMessage(_Event):
     """The turn as it is now part of the conversation; calls as the model sent them."""
 
@@ -296,7 +301,7 @@ class AssistantMessage(_Event):
     round: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class TurnCommitted(_Event):
     """The turn is on disk (or would be, with a session) under *message_id*."""
 
@@ -305,7 +310,7 @@ class TurnCommitted(_Event):
     round: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class LimitReached(_Event):
     """The turn asked for more tools than the run allows; turn-discarded follows."""
 
@@ -315,7 +320,7 @@ class LimitReached(_Event):
     max: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class TurnDiscarded(_Event):
     """Whatever this round streamed never became part of the conversation."""
 
@@ -327,7 +332,7 @@ class TurnDiscarded(_Event):
 # -- tools ----------------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class ToolCall(_Event):
     """The model asks for this call. All calls of a turn are announced before the first starts."""
 
@@ -338,7 +343,7 @@ class ToolCall(_Event):
     round: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class ToolStarted(_Event):
     """The call is about to be handed over; from here on it may have had an effect."""
 
@@ -348,7 +353,7 @@ class ToolStarted(_Event):
     round: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class ToolProgress(_Event):
     kind: ClassVar[Literal["tool-progress"]] = "tool-progress"
     id: str
@@ -358,7 +363,7 @@ class ToolProgress(_Event):
     round: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class ToolResult(_Event):
     """The call is answered; *content* is what the model will read."""
 
@@ -371,7 +376,7 @@ class ToolResult(_Event):
     round: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class ToolAbandoned(_Event):
     """Nobody waits for this call any more.
 
@@ -387,7 +392,7 @@ class ToolAbandoned(_Event):
     round: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class AskPending(_Event):
     """A human is asked; the call's deadline stands still until the answer."""
 
@@ -403,7 +408,7 @@ def _answer(value: Any) -> Any:
     return plain if plain is None or isinstance(value, Mapping) else str(plain)
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class AskAnswered(_Event):
     """The ask is over; without *answer* it raised, or nobody answered."""
 
@@ -422,7 +427,7 @@ def _log_data(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> Non
         raise ConfigError(f"Log: data must be text or a mapping, got {type(value).__name__}")
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class Log(_Event):
     """A word from the engine (logger `llm-agent.loop`) or from a tool."""
 
@@ -435,7 +440,7 @@ class Log(_Event):
 # -- how a run ends -------------------------------------------------------------------
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class RunCompleted(_Event):
     kind: ClassVar[Literal["run-completed"]] = "run-completed"
     is_terminal: ClassVar[bool] = True
@@ -444,7 +449,7 @@ class RunCompleted(_Event):
     message_count: int | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class RunFailed(_Event):
     """*reason* where a program can branch on it: context-exhausted, budget-exhausted, completion-truncated."""
 
@@ -456,7 +461,7 @@ class RunFailed(_Event):
     reason: str | None = None
 
 
-@attrs.frozen(kw_only=True, weakref_slot=False)
+@attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class RunCancelled(_Event):
     """*reason* is what was given to `cancel`, or `timeout`."""
 

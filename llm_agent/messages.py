@@ -7,9 +7,11 @@ kept as sent; `to_wire()` is the repaired shape that any server accepts.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from operator import is_
 from typing import Any, Literal, cast, get_args
 
 import attrs
@@ -334,6 +336,29 @@ def message_digest(message: Message) -> str:
 def messages_digest(messages: Sequence[Message]) -> str:
     """Return the digest of a conversation, in its order; of none: the digest of `""`."""
     return canonical.digest_of_digests(message.digest for message in messages)
+
+
+@attrs.define(eq=False)
+class PrefixDigest:
+    """The digest of a conversation's first messages, carried on from call to call.
+
+    Gives what `messages_digest` gives. Messages that were in the last prefix too, the very
+    same objects, are not hashed again: a long conversation costs one comparison each.
+    """
+
+    _hashed: list[Message] = attrs.field(factory=list, init=False)
+    _hash: Any = attrs.field(factory=hashlib.sha256, init=False)
+
+    def of(self, messages: Sequence[Message], count: int) -> str:
+        """Return the digest of the first *count* of *messages*, which has at least that many."""
+        known = len(self._hashed)
+        if known > count or not all(map(is_, self._hashed, messages)):
+            self._hashed, self._hash, known = [], hashlib.sha256(), 0
+        for message in messages[known:count]:
+            separator = "\n" if self._hashed else ""
+            self._hash.update(f"{separator}{message.digest}".encode())
+            self._hashed.append(message)
+        return str(self._hash.hexdigest())
 
 
 def unanswered_calls(messages: Sequence[Message]) -> list[ToolRequest]:

@@ -7,18 +7,16 @@ what is done about it do not live here.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import threading
 from collections.abc import Sequence
-from operator import is_
 from typing import Any, TypeGuard, cast
 
 import attrs
 
 from llm_agent import codec
 from llm_agent.errors import ConfigError
-from llm_agent.messages import Message
+from llm_agent.messages import Message, PrefixDigest
 from llm_agent.ports import TokenCounter, ToolDeclaration
 
 # What an image (or any other part without text) weighs. Vendors bill by size and detail: OpenAI's
@@ -113,29 +111,6 @@ class _Calibration:
     backend: str | None
 
 
-@attrs.define(eq=False)
-class _PrefixDigest:
-    """The digest of a conversation's first messages, carried on from call to call.
-
-    Gives what `messages_digest` gives. Messages that were in the last prefix too, the very
-    same objects, are not hashed again: a long conversation costs one comparison each.
-    """
-
-    _hashed: list[Message] = attrs.field(factory=list, init=False)
-    _hash: Any = attrs.field(factory=hashlib.sha256, init=False)
-
-    def of(self, messages: Sequence[Message], count: int) -> str:
-        """Return the digest of the first *count* of *messages*, which has at least that many."""
-        known = len(self._hashed)
-        if known > count or not all(map(is_, self._hashed, messages)):
-            self._hashed, self._hash, known = [], hashlib.sha256(), 0
-        for message in messages[known:count]:
-            separator = "\n" if self._hashed else ""
-            self._hash.update(f"{separator}{message.digest}".encode())
-            self._hashed.append(message)
-        return str(self._hash.hexdigest())
-
-
 class UsageCounter:
     """A count that learns from bills: what was billed is known, only what came after is estimated.
 
@@ -161,7 +136,7 @@ class UsageCounter:
         self._lock = threading.Lock()
         self._calibration: _Calibration | None = None
         self._last_completion_tokens: int | None = None
-        self._prefix = _PrefixDigest()
+        self._prefix = PrefixDigest()
 
     @property
     def last_completion_tokens(self) -> int | None:
@@ -253,7 +228,7 @@ class UsageCounter:
         """Forget what was learned: the model, the declarations or the context are other ones."""
         with self._lock:
             self._calibration = None
-            self._prefix = _PrefixDigest()
+            self._prefix = PrefixDigest()
 
 
 def _checked(counter: Any) -> TokenCounter:

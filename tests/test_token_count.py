@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_agent import codec, token_count
+from llm_agent import codec
 from llm_agent.errors import ConfigError
-from llm_agent.messages import Message, ToolRequest, messages_digest
+from llm_agent.messages import Message, PrefixDigest, ToolRequest, messages_digest
 from llm_agent.ports import TokenCounter
 from llm_agent.token_count import TOKENS_PER_PART, HeuristicCounter, UsageCounter
 
@@ -375,7 +375,7 @@ POOL = [user(length) for length in range(6)]
 @given(st.lists(st.tuples(st.lists(st.sampled_from(POOL), max_size=6), st.integers(0, 6)), max_size=6))
 def test_the_carried_digest_is_the_digest_of_the_prefix(calls: list[tuple[list[Message], int]]) -> None:
     """Whatever was asked before: grown, shrunk, rewritten."""
-    carried = token_count._PrefixDigest()
+    carried = PrefixDigest()
 
     for messages, wanted in calls:
         count = min(wanted, len(messages))
@@ -401,7 +401,7 @@ class Stub:
 
 def test_a_long_prefix_is_hashed_once() -> None:
     """Counting again costs no digest; growing costs those of the new messages."""
-    carried = token_count._PrefixDigest()
+    carried = PrefixDigest()
     messages: list[Any] = [Stub(f"{number:064x}") for number in range(2_000)]
     carried.of(messages, 1_990)
     Counted.read = 0

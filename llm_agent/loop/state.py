@@ -28,7 +28,7 @@ from llm_agent.events import (
 )
 from llm_agent.limits import Tally
 from llm_agent.loop.config import LoopConfig
-from llm_agent.messages import Message, Reply, messages_digest
+from llm_agent.messages import Message, PrefixDigest, Reply
 from llm_agent.outcome import Cancelled, RunStopped, UnknownOperation
 from llm_agent.ports import ToolDeclaration, Transcript
 from llm_agent.run_core import RunCore
@@ -126,6 +126,7 @@ class RunState:
         self.is_turn_open = False
         """Whether this round has streamed something that is neither committed nor discarded."""
         self.tally = Tally()
+        self._prefix = PrefixDigest()
         self.bill = Bill()
         self.failures: list[AttemptRecord] = []
         self.operations: list[ToolOperation] = []
@@ -197,7 +198,7 @@ class RunState:
 
     def wire_digest(self) -> str:
         """Identity of the conversation as it is sent, for a counter's calibration."""
-        return messages_digest(self.conversation.wire.messages)
+        return self._prefix.of(self.conversation.wire.messages, len(self.conversation.wire.messages))
 
     # -- for the outcome -------------------------------------------------------------------------
 

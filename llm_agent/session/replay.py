@@ -143,10 +143,7 @@ class Replay:
             place += 1
         self.messages.insert(place, message)
         self.message_ids.insert(place, message_id)
-        call_id = message.tool_call_id or ""
-        if turn_id == self._open_turn and call_id in self._open_calls:
-            self._open_calls.remove(call_id)
-        self._note_answer(turn_id, call_id, kind)
+        self._note_answer(turn_id, message.tool_call_id or "", kind)
 
     def _note_answer(self, turn_id: str | None, call_id: str, kind: AnswerKind) -> None:
         for operation in self._operations_by_call.get((turn_id, call_id), ()):

@@ -92,7 +92,7 @@ def mismatch(path: str, shape: Shape, value: Any) -> Mismatch:
 # -- single values ------------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class AnyValue:
     """Whatever the model sends."""
 
@@ -105,7 +105,7 @@ class AnyValue:
         return value
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class Text:
     expected: str = "a string"
 
@@ -118,7 +118,7 @@ class Text:
         return value
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class WholeNumber:
     """An int. `5.0` is one (JSON has one kind of number); `"5"` and `true` are not."""
 
@@ -135,7 +135,7 @@ class WholeNumber:
         return value
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class Number:
     """A float; whole numbers become one."""
 
@@ -156,7 +156,7 @@ class Number:
         return number
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class Flag:
     expected: str = "true or false"
 
@@ -169,7 +169,7 @@ class Flag:
         return value
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class Null:
     expected: str = "null"
 
@@ -185,7 +185,7 @@ class Null:
 _JSON_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class Choice:
     """One of a few values: a Literal or an Enum."""
 
@@ -209,7 +209,7 @@ class Choice:
         raise mismatch(path, self, value)
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class ConvertedText:
     """A string that stands for something else: a path, a date."""
 
@@ -232,7 +232,7 @@ class ConvertedText:
 # -- values made of others -------------------------------------------------------------------
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class Listing:
     """A list of any length, or what is built of one."""
 
@@ -256,7 +256,7 @@ class Listing:
             raise Mismatch(path, "its items cannot be members of a set") from None
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class FixedListing:
     """A list of a fixed length, each place with a shape of its own; becomes a tuple."""
 
@@ -283,7 +283,7 @@ class FixedListing:
         return tuple(shape.read(value[index], f"{path}[{index}]") for index, shape in enumerate(self.items))
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class Table:
     """An object with any keys."""
 
@@ -299,7 +299,7 @@ class Table:
         return {key: self.value.read(item, f"{path}.{key}") for key, item in value.items()}
 
 
-@attrs.frozen
+@attrs.frozen(repr=False, eq=False)
 class OneOf:
     """A union: the first shape that fits."""
 

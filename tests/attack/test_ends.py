@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from llm_agent.run import Run
 from llm_agent.run_core import RunCore
 from llm_agent.session.session import Session
 from llm_agent.testing import Gate, ScriptedBackend, ScriptedProvider, call, finished
-from llm_agent.watchdog import WATCHDOG
+from llm_agent.watchdog import Watch
 
 WAIT = 5.0
 
@@ -136,19 +137,18 @@ def test_a_steer_source_that_returns_no_text_is_not_taken_apart(pulled: Any) -> 
 
 def test_an_ask_that_opens_as_another_ends_finds_the_clock_standing() -> None:
     """The run's own timeout runs only when nobody is asked."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    class SlowToResume(Watch):
+        def resume(self) -> None:
+            inside.set()
+            go_on.wait(0.2)  # runs out where the opening ask is kept waiting, as it should be
+            super().resume()
+
     core = RunCore()
-    watch = WATCHDOG.watch(60, lambda: None)
+    watch = SlowToResume(60, lambda: None, monotonic() + 60)
     core.watch_timeout(watch)
     core.pause_timeout()
-    inside, go_on = threading.Event(), threading.Event()
-    resume = watch.resume
-
-    def slow_resume() -> None:
-        inside.set()
-        go_on.wait(0.2)  # runs out where the opening ask is kept waiting, as it should be
-        resume()
-
-    watch.resume = slow_resume  # type: ignore[method-assign]  # the instant between the two
 
     ending = threading.Thread(target=core.resume_timeout)
     ending.start()
@@ -158,7 +158,6 @@ def test_an_ask_that_opens_as_another_ends_finds_the_clock_standing() -> None:
     ending.join(WAIT)
 
     assert watch.due == float("inf")
-    WATCHDOG.dismiss(watch)
 
 
 def test_a_run_started_by_a_tool_is_outside_of_its_call() -> None:

@@ -154,10 +154,12 @@ def test_damage_is_refused_with_its_line_and_the_file_is_left_alone(
     parts, number, problem = DAMAGED[case]
     path = file(*parts)
     before = path.read_bytes()
+    errors = []  # kept: a traceback holds on to whatever was not let go
 
     for _ in range(2):
         with pytest.raises(MalformedTranscript, match=problem) as caught:
             enter(path)
+        errors.append(caught.value)
 
         assert (caught.value.line, caught.value.path) == (number, str(path))
     assert path.read_bytes().startswith(before)

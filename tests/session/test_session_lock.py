@@ -145,7 +145,7 @@ def test_a_child_cannot_take_what_its_parent_holds(tmp_path: Path) -> None:
 
 
 def test_a_living_child_does_not_hold_the_lock_of_its_parent(tmp_path: Path) -> None:
-    """A forked worker that outlives the session in the parent does not block the file."""
+    """A forked worker that outlives the session does not block the file, not even as it starts."""
     path = tmp_path / "run.jsonl"
     session = Session.create(path)
     said, say = os.pipe()

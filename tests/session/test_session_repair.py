@@ -201,6 +201,19 @@ def test_two_calls_of_one_turn_with_one_id_are_both_answered() -> None:
     assert session.pending_tool_operations() == []
 
 
+def test_answers_to_calls_with_one_id_belong_to_their_operations_in_order() -> None:
+    """The second result is that of the second operation, whose settlement alone was lost."""
+    session = Session.in_memory()
+    session.append_message(turn(WRITE, WRITE))
+    first = dispatch(session, WRITE)
+    session.append_message(Message.tool("c1", "written"))
+    session.append_tool_settled(first, "completed")
+    second = dispatch(session, WRITE)
+    session.append_message(Message.tool("c1", "written again"))
+
+    assert [(repair.verdict, repair.op_id) for repair in session.repair()] == [("only-settle-was-lost", second)]
+
+
 def test_an_orphan_result_is_told_and_stays() -> None:
     """A result that no turn asks for is named each time; nothing is written about it."""
     session = Session.in_memory()
