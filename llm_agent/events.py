@@ -3,13 +3,13 @@
 The grammar, in the words a UI author needs::
 
     run      := run-started  round*  terminal
-    round    := [compaction-started compaction-done]  round-started  attempt*  verdict  tools
-    attempt  := attempt-started  token*  ( attempt-succeeded | attempt-failed )
+    round    := [compaction]  round-started  attempt*  [compaction attempt*]  [verdict  tools]
+    attempt  := attempt-started  token*  [ attempt-succeeded | attempt-failed ]
     verdict  := assistant-message turn-committed      the turn is part of the conversation
               | [limit-reached] turn-discarded        it is not, and never was
-    tools    := tool-call*  ( tool-started (ask-* | tool-progress)* tool-result
-                            | tool-started (ask-* | tool-progress)* tool-abandoned
-                            | tool-abandoned )*
+    tools    := tool-call*  ( tool-started+ (ask-* | tool-progress)* (tool-result | tool-abandoned)+
+                            | tool-abandoned )*       without tool-started: it never ran
+    compaction := compaction-started compaction-done
     terminal := run-completed | run-failed | run-cancelled
 
 What a consumer does with a token scope:
@@ -21,7 +21,9 @@ What a consumer does with a token scope:
 - `turn-discarded`: throw away what the round streamed, no assistant-message is coming.
 
 Within a round every attempt-succeeded leads to exactly one of assistant-message and
-turn-discarded. A cancelled attempt has neither attempt-failed nor attempt-succeeded.
+turn-discarded. A cancelled attempt has neither attempt-failed nor attempt-succeeded; its
+turn-discarded follows. A round has no verdict where no request could be sent (the run then
+fails as context-exhausted). Calls of one group start together, and each has its own end.
 `log` may stand anywhere. Exactly one terminal, and nothing after it.
 `llm_agent.testing.check_events` checks all of this.
 

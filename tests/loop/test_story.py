@@ -16,7 +16,7 @@ from llm_agent.events import (
 )
 from llm_agent.loop.loop import Loop
 from llm_agent.messages import Delta, Message, ToolRequest, Usage
-from llm_agent.testing import ScriptedBackend, ScriptedProvider, call, finished
+from llm_agent.testing import Gate, ScriptedBackend, ScriptedProvider, call, finished
 
 ONE_TOOL_ROUND = [
     "run-started", "round-started", "attempt-started", "token", "attempt-succeeded", "assistant-message",
@@ -247,13 +247,11 @@ def test_steers_become_user_turns_at_the_top_of_a_round() -> None:
 
 def test_a_steer_that_comes_before_the_end_is_decided_gets_its_round() -> None:
     """run.steer during the last answer is not lost."""
-    backend = ScriptedBackend([lambda _: answer(), "And now this."])
-    loop = Loop(backend)
-    run = loop.run("go")
-
-    def answer() -> str:
-        run.steer("wait, also this")
-        return "Done."
+    last_answer = Gate("Done.")
+    run = Loop(ScriptedBackend([last_answer, "And now this."])).run("go")
+    last_answer.wait_entered(5)
+    assert run.steer("wait, also this") is True
+    last_answer.open()
 
     outcome = finished(run).outcome
 
