@@ -30,12 +30,12 @@ def live_runs() -> tuple[Run, ...]:
 
 def enlist(core: RunCore, run: Run, session: Any) -> RunCore | None:
     """Enter a run; when another run that is not done works on *session*, return that one instead."""
+    core.on_drained(lambda: _strike(core))  # first: whatever interrupts this, a withdrawn run is struck off
     with _lock:
         for other, (_, other_session) in _live.items():
             if session is not None and other_session is session and not other.finished.is_set():
                 return other
         _live[core] = (run, session)
-    core.on_drained(lambda: _strike(core))
     return None
 
 

@@ -71,6 +71,7 @@ class RunCore:
         self.left = threading.Event()
         """Set when the worker has nothing more to do, its callbacks included."""
         self.drained = threading.Event()
+        self._claimed = threading.Lock()  # taken once, and never given back
         # Guards the fields below. The watchdog's lock is taken under it, nothing else.
         self._lock = threading.Lock()
         self._work_sections = 0
@@ -126,6 +127,10 @@ class RunCore:
             call_shielded(callback)
         self._tell_if_drained()
         return True
+
+    def claim(self) -> bool:
+        """Whether the caller is the first who wants to begin this run, or to take it back; one of both happens."""
+        return self._claimed.acquire(blocking=False)
 
     def withdraw(self) -> None:
         """A run that never began: nothing works for it, and nobody holds it."""

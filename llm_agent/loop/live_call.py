@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
@@ -137,6 +138,7 @@ class LiveCall:
         if not self._is_waited_for:
             return asker(request)
         self._open_ask(facts["call_id"])
+        facts["ask_id"] = str(uuid.uuid4())
         answer = None
         try:
             self._say(AskPending(tool=tool, **facts))

@@ -219,16 +219,19 @@ class Loop:
         """
         core = RunCore()
         run = Run(core)
-        with self._admission:
-            self._check_free()
-            busy = live.enlist(core, run, self._config.session)
-            if busy is not None:
-                raise RunInProgress(f"run {busy.id} is in flight on this session; wait for its result")
-            self._newest = core
         try:
+            with self._admission:
+                self._check_free()
+                busy = live.enlist(core, run, self._config.session)
+                if busy is not None:
+                    raise RunInProgress(f"run {busy.id} is in flight on this session; wait for its result")
+                self._newest = core
             yield run
         except BaseException:
-            core.withdraw()
+            if core.claim():
+                core.withdraw()
+            else:  # a Ctrl-C, when the worker had begun: nobody will hold this run
+                run.cancel("interrupted")
             raise
 
     def _start(
@@ -241,7 +244,7 @@ class Loop:
         core.begin_work()
         if timeout is not None:
             core.watch_timeout(WATCHDOG.watch(timeout, lambda: run.cancel("timeout")))
-        _start_worker(f"llm-agent-run-{core.id[:8]}", lambda: self._work(state, ledger, data))
+        _start_worker(f"llm-agent-run-{core.id[:8]}", lambda: core.claim() and self._work(state, ledger, data))
         return run
 
     def _check_free(self) -> None:
@@ -357,7 +360,7 @@ class Loop:
             grants.sync_from_call(*current)
 
 
-def _start_worker(name: str, work: Callable[[], None]) -> None:
+def _start_worker(name: str, work: Callable[[], object]) -> None:
     """Start *work* on a daemon thread that sees the caller's context variables."""
     caller = contextvars.copy_context()
     caller.run(leave_call)  # a tool may start a run; that run's worker executes no call

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -12,8 +15,11 @@ from llm_agent.errors import ConfigError, RunInProgress, UnansweredCalls
 from llm_agent.live import live_runs
 from llm_agent.loop.loop import Loop
 from llm_agent.messages import Message
+from llm_agent.run import Run
 from llm_agent.session.session import Session
 from llm_agent.testing import Gate, ScriptedBackend, ScriptedProvider, call, finished
+
+WAIT = 5.0
 
 
 @pytest.fixture
@@ -101,3 +107,43 @@ def test_threads_that_start_at_once_are_let_in_one_at_a_time() -> None:
         thread.join(20)
 
     assert [message.role for message in session.messages] == ["user", "assistant"] * (40 - len(refused))
+
+
+def test_a_ctrl_c_at_any_moment_of_a_start_leaves_the_loop_and_the_session_free() -> None:
+    """Either no run has begun, or it is cancelled: never one that nobody holds and that bars the way."""
+    session = Session.in_memory()
+    loop = Loop(ScriptedBackend(lambda request: "done"), session=session)
+    moment = 0
+    while _interrupted_at(moment, lambda: loop.run("go")):
+        moment += 1
+        for run in live_runs():
+            run.drained(WAIT)
+        assert live_runs() == ()
+        assert finished(Loop(ScriptedBackend(["done"]), session=session).run("again")).outcome.ok
+        assert finished(loop.run("again")).outcome.ok
+
+    assert moment > 50
+
+
+def _interrupted_at(moment: int, start: Callable[[], Run]) -> bool:
+    """Raise a KeyboardInterrupt at that line of ours, counted from 0; whether there was one."""
+    lines = itertools.count()
+
+    def at_line(frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "line" and next(lines) == moment:
+            raise KeyboardInterrupt
+        return at_line
+
+    def at_call(frame: FrameType, event: str, arg: Any) -> Any:
+        return at_line if "/llm_agent/" in frame.f_code.co_filename else None
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        run = start()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    finished(run)
+    return False

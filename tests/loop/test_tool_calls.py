@@ -249,6 +249,7 @@ def test_an_ask_is_framed_and_answered_through_the_loop() -> None:
     run = finished(loop.run("go"))
 
     assert run.of(AskPending)[0].tool == "t"
+    assert run.of(AskPending)[0].ask_id == run.of(AskAnswered)[0].ask_id is not None
     assert run.of(AskAnswered)[0].answer == "yes"
     assert run.of(ToolResult)[0].content == "yes"
 
