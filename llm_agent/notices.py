@@ -50,4 +50,8 @@ REPAIR_UNKNOWN: Final = (
     "The process ended while this call was in flight. Whether it took effect is unknown; check before you repeat it."
 )
 
+REPAIR_RESULT_LOST: Final = (
+    "This call is recorded as {outcome}, but its result was lost with the process. Check before you repeat it."
+)
+
 REPAIR_DID_NOT_RUN: Final = "The process ended before this call was dispatched. It did not run."

@@ -277,7 +277,7 @@ class Attempt:
 
     def _record_usage(self, sent: int) -> None:
         usage = self._scope.usage
-        self._state.bill.record(self._scope.model or self._model, usage)
+        self._state.bill.record(self._model, usage)
         if usage.prompt_tokens is not None:
             self._state.config.counter.record_usage(
                 prompt_tokens=usage.prompt_tokens,

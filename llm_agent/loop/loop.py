@@ -244,7 +244,7 @@ class Loop:
         core.begin_work()
         if timeout is not None:
             core.watch_timeout(WATCHDOG.watch(timeout, lambda: run.cancel("timeout")))
-        _start_worker(f"llm-agent-run-{core.id[:8]}", lambda: core.claim() and self._work(state, ledger, data))
+        _start_worker(f"llm-agent-run-{core.id[:8]}", lambda: self._work(state, ledger, data))
         return run
 
     def _check_free(self) -> None:
@@ -261,6 +261,8 @@ class Loop:
 
     def _work(self, state: RunState, ledger: grants.GrantLedger, data: Any) -> None:
         """The worker thread: one drive, one ending, whatever happened."""
+        if not state.core.claim():  # taken back before it began
+            return
         ending: Ending
         try:
             ending = self._drive(state, ledger, data)
@@ -360,7 +362,7 @@ class Loop:
             grants.sync_from_call(*current)
 
 
-def _start_worker(name: str, work: Callable[[], object]) -> None:
+def _start_worker(name: str, work: Callable[[], None]) -> None:
     """Start *work* on a daemon thread that sees the caller's context variables."""
     caller = contextvars.copy_context()
     caller.run(leave_call)  # a tool may start a run; that run's worker executes no call

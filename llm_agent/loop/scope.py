@@ -83,7 +83,7 @@ class Scope:
 def _check(delta: Delta) -> None:
     """Refuse a delta that would do harm later, where it could no longer be laid at its backend's door."""
     for name in ("text", "reasoning"):
-        _need(name, isinstance(getattr(delta, name), str), "text", delta)
+        _need(name, isinstance(getattr(delta, name), str | None), "text", delta)
     for name in ("finish_reason", "model"):
         _need(name, isinstance(getattr(delta, name), str | None), "text or None", delta)
     calls = delta.tool_calls

@@ -117,6 +117,7 @@ def _unanswered(replay: Replay, call: _OpenCall, late: set[str], taken: set[str]
     # A result that came too late to be its answer shows that the call left.
     has_left = operation is not None or call.request.id in late
     is_pending = operation is not None and operation.outcome is None
+    settled = operation.outcome if operation is not None else None
     return Finding(
         repair=Repair(
             call_id=call.request.id,
@@ -126,11 +127,18 @@ def _unanswered(replay: Replay, call: _OpenCall, late: set[str], taken: set[str]
             verdict="unknown" if has_left else "did-not-run",
         ),
         turn_id=call.turn_id,
-        notice=notices.REPAIR_UNKNOWN if has_left else notices.REPAIR_DID_NOT_RUN,
-        extra=records.EXTRA_BY_OUTCOME[UNKNOWN.outcome] if has_left else records.DID_NOT_RUN,
+        notice=_notice(settled) if has_left else notices.REPAIR_DID_NOT_RUN,
+        extra=records.EXTRA_BY_OUTCOME[settled or UNKNOWN.outcome] if has_left else records.DID_NOT_RUN,
         settles=operation.op_id if operation is not None and is_pending else None,
         answer=UNKNOWN,
     )
+
+
+def _notice(settled: str | None) -> str:
+    """What the model is told of a call that left: no more, and no less, than the file knows."""
+    if settled in (None, UNKNOWN.outcome):
+        return notices.REPAIR_UNKNOWN
+    return notices.REPAIR_RESULT_LOST.format(outcome=settled)
 
 
 def _free_operations(replay: Replay, call: _OpenCall, taken: set[str]) -> Iterator[RecordedOperation]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,21 @@ def test_extra_keys_stand_beside_the_message_and_never_in_its_stead(tmp_path: Pa
 
     assert lines(path)[-1]["payload"] == {"role": "user", "content": "said", "usage": {"n": 1}}
     assert Session.read(path).messages == live
+
+
+class Key(Enum):
+    """Becomes its value where JSON is written."""
+
+    STICKY = "sticky"
+
+
+def test_an_extra_key_of_any_kind_cannot_speak_for_the_message(tmp_path: Path) -> None:
+    """Not even a key that only becomes one of the message's on its way to the disk."""
+    path = tmp_path / "run.jsonl"
+    with Session.create(path) as session:
+        session.append_message(Message.user("said"), {Key.STICKY: True, 1: "one"})  # type: ignore[dict-item]
+
+        assert Session.read(path).messages == session.messages
 
 
 def test_ids_are_parallel_to_messages(tmp_path: Path) -> None:
@@ -238,6 +254,9 @@ REFUSED: dict[str, Callable[[Session], object]] = {
     "settle of a stranger": lambda s: s.append_tool_settled("nobody", "completed"),
     "settle as abandoned": lambda s: s.append_tool_settled(dispatched(s), "abandoned"),
     "resolve of a stranger": lambda s: s.resolve_tool_operation("nobody", "completed", content="text"),
+    "answer to what is no turn": lambda s: s.append_message(
+        Message.tool("c1", "x"), {"answers-turn": s.message_ids[0]}
+    ),
     "answer to a turn that is not there": lambda s: s.append_message(Message.tool("c1", "x"), {"answers-turn": "no"}),
 }
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,17 @@ from llm_agent.session.session import Session
 session = Session.open(sys.argv[1])
 print("open", flush=True)
 sys.stdin.read()
+"""
+
+FORK = """
+import os, signal, sys
+from llm_agent.session.session import Session
+session = Session.open(sys.argv[1])
+if os.fork() == 0:
+    print("forked", flush=True)
+    sys.stdin.read()
+    os._exit(0)
+signal.pause()
 """
 
 
@@ -161,6 +173,45 @@ def test_a_living_child_does_not_hold_the_lock_of_its_parent(tmp_path: Path) -> 
 
     os.close(say)
     os.waitpid(child, 0)
+
+
+def test_a_worker_of_a_killed_parent_does_not_hold_the_lock(tmp_path: Path) -> None:
+    """The lock is gone with the process that took it, whoever it has forked."""
+    path = tmp_path / "run.jsonl"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", FORK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "forked\n"
+        holder.kill()
+        holder.wait(5)
+
+        Session.load(path).close()
+
+
+def test_a_fork_in_the_middle_of_an_append_does_not_block_the_child(tmp_path: Path) -> None:
+    """A thread of the parent was busy with the session: the child still gets out of the block."""
+    session = Session.create(tmp_path / "run.jsonl")
+    entered, leave = threading.Event(), threading.Event()
+
+    def busy() -> None:
+        with session._lock:
+            entered.set()
+            leave.wait(5)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    assert entered.wait(5)
+
+    def work() -> None:
+        signal.alarm(5)
+        session.close()
+
+    assert in_child(work) == 0
+    leave.set()
+    thread.join(5)
+    session.close()
 
 
 def test_a_command_that_is_started_does_not_inherit_the_lock(tmp_path: Path) -> None:

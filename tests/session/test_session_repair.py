@@ -250,6 +250,46 @@ def test_an_operation_whose_turn_was_compacted_away_is_settled_without_a_message
     assert session.pending_tool_operations() == []
 
 
+def test_a_turn_that_a_compaction_kept_is_answered_before_the_summary() -> None:
+    """A pinned turn with an open call stands in front of the summary, and so must its answer."""
+    session = Session.in_memory()
+    cut = session.append_message(attrs.evolve(turn(WRITE), sticky=True))
+    session.append_compaction("short", cut)
+
+    session.repair()
+
+    assert [message.role for message in session.messages] == ["assistant", "tool", "user"]
+    assert session.repair() == []
+
+
+def test_resolving_with_content_works_when_the_turn_was_compacted_away() -> None:
+    """The result is kept in the file, where no turn asks for it any more."""
+    session = Session.in_memory()
+    cut = session.append_message(turn(WRITE))
+    op_id = dispatch(session, WRITE)
+    session.append_compaction("gone", cut)
+
+    session.resolve_tool_operation(op_id, "completed", content="written")
+
+    assert session.pending_tool_operations() == []
+    assert session.envelopes()[-2]["payload"] == {"role": "tool", "content": "written", "tool-call-id": "c1"}
+
+
+def test_an_operation_that_has_its_answer_is_not_taken_for_a_namesake() -> None:
+    """Of two calls with one id, the first has run and been answered, and the second never left."""
+    session = Session.in_memory()
+    session.append_message(turn(WRITE, WRITE))
+    op_id = dispatch(session, WRITE)
+    session.append_message(Message.tool("c1", "written"))
+
+    repairs = session.repair()
+
+    assert [(repair.verdict, repair.op_id) for repair in repairs] == [
+        ("did-not-run", None),
+        ("only-settle-was-lost", op_id),
+    ]
+
+
 def test_an_answer_before_a_compaction_is_not_forgotten() -> None:
     """Only the settlement was lost, also when the pair has been summarised since."""
     session = Session.in_memory()
@@ -377,3 +417,18 @@ def test_whatever_a_file_holds_a_repair_leaves_nothing_open(steps: list[tuple[st
     assert [repair.verdict for repair in session.repair()] == ["orphan-result"] * orphans
     kept = iter(session.messages)
     assert all(message in kept for message in before)
+
+
+@pytest.mark.parametrize(("outcome", "extra"), [("completed", {}), ("failed", {"is-error": True})])
+def test_a_recorded_outcome_without_its_result_is_told_as_what_it_is(outcome: str, extra: dict[str, bool]) -> None:
+    """Settled from outside and never answered: the file knows how it ended, and says that much."""
+    session = Session.in_memory()
+    session.append_message(turn(WRITE))
+    session.append_tool_settled(dispatch(session, WRITE), outcome)
+
+    session.repair()
+
+    assert session.messages[-1] == Message.tool("c1", notices.REPAIR_RESULT_LOST.format(outcome=outcome))
+    line = session.envelopes()[-1]["payload"]
+    assert {key: line[key] for key in extra} == extra
+    assert session.pending_tool_operations() == []
