@@ -9,7 +9,12 @@ import pytest
 from llm_agent import notices
 
 SENTENCES = {name: text for name, text in vars(notices).items() if name.isupper() and isinstance(text, str)}
-FIELDS = {"NOT_RUN_TOO_MANY_DETACHED": {"running"}, "PROVIDER_RAISED": {"failure"}, "BAD_ARGUMENTS": {"problem"}}
+FIELDS = {
+    "NOT_RUN_TOO_MANY_DETACHED": {"running"},
+    "PROVIDER_RAISED": {"failure"},
+    "BAD_ARGUMENTS": {"problem"},
+    "REPAIR_RESULT_LOST": {"outcome"},
+}
 
 
 @pytest.mark.parametrize("name", [name for name in SENTENCES if "ABANDONED" in name or "DID_NOT_RUN" in name])

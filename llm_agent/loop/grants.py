@@ -38,15 +38,16 @@ def _reader(state: RunState) -> Callable[[], Any] | None:
 
 
 def take_baseline(state: RunState, ledger: GrantLedger) -> None:
-    """Remember the grants as they are: they are no change of this run."""
-    snapshot = _read_on_slot(state)
+    """Remember the grants as they are: they are no change of this run. A cancel ends the wait."""
+    snapshot = _read_on_slot(state, state.core.cancel)
     if snapshot is not None:
         ledger.digest = data_digest(snapshot)
 
 
 def sync(state: RunState, ledger: GrantLedger) -> None:
     """Write the grants if they have changed. From the run's worker, with nothing in flight. Never raises."""
-    snapshot = _read_on_slot(state)
+    # A token of its own: a cancelled run still writes the grants it was given.
+    snapshot = _read_on_slot(state, CancelToken())
     if snapshot is not None:
         _write(state, ledger, snapshot)
 
@@ -63,7 +64,7 @@ def sync_from_call(state: RunState, ledger: GrantLedger) -> None:
     _write(state, ledger, snapshot)
 
 
-def _read_on_slot(state: RunState) -> list[Any] | None:
+def _read_on_slot(state: RunState, cancel: CancelToken) -> list[Any] | None:
     """Return the snapshot; `None` for a provider without grants, or one that cannot tell now."""
     read = _reader(state)
     if read is None:
@@ -74,13 +75,12 @@ def _read_on_slot(state: RunState) -> list[Any] | None:
         call = state.slot.start(lambda: list(walked(read(), is_over)))
     except RuntimeError:  # no thread to be had: the next sync tries again
         return None
-    # A token of its own: a cancelled run still writes the grants it was given.
-    end = call.wait(CancelToken(), lambda: give_up - monotonic())
+    end = call.wait(cancel, lambda: give_up - monotonic())
     is_over.set()
     match end:
         case Answered(snapshot):
             return list(snapshot)
-        case GaveUp():
+        case GaveUp("deadline"):
             state.log("warning", f"the provider did not tell its grants within {READ_SECONDS:g} s; none are written")
     return None
 

@@ -268,7 +268,8 @@ class Loop:
             ending = self._drive(state, ledger, data)
         except RunStopped as stop:
             ending = stop.ending
-            grants.sync(state, ledger)
+            if state.round_no:  # before the first round nothing can have been granted
+                grants.sync(state, ledger)
         except BaseException as bug:  # no one above us on this thread could answer for it
             ending = _died(bug)
             if state.is_turn_open:  # streamed, and then the transcript refused it, say

@@ -126,14 +126,17 @@ def test_a_ctrl_c_at_any_moment_of_a_start_leaves_the_loop_and_the_session_free(
 
 
 def _interrupted_at(moment: int, start: Callable[[], Run]) -> bool:
-    """Raise a KeyboardInterrupt as that function of ours is entered, counted from 0; whether there was one.
+    """Raise a KeyboardInterrupt as that function is entered, counted from 0; whether there was one.
 
-    The interpreter looks for signals there, and after calls; never just before a lock is let go.
+    Ours, and the waits for a new thread to begin. The interpreter looks for signals there, and
+    never just before a lock is let go.
     """
     entered = itertools.count()
 
     def at_call(frame: FrameType, event: str, arg: Any) -> None:
-        if "/llm_agent/" in frame.f_code.co_filename and next(entered) == moment:
+        code = frame.f_code
+        is_wait = code.co_filename == threading.__file__ and code.co_name in ("start", "wait")
+        if ("/llm_agent/" in code.co_filename or is_wait) and next(entered) == moment:
             raise KeyboardInterrupt
 
     before = sys.gettrace()

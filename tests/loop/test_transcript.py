@@ -324,6 +324,24 @@ def test_a_provider_that_cannot_tell_its_grants_loses_no_run(session: Session) -
     assert run.of(Log) == []
 
 
+def test_a_cancel_does_not_wait_for_the_grants_of_the_start(session: Session) -> None:
+    """A provider that cannot tell them now holds up nobody who wants to leave."""
+    gate = Gate()
+
+    class Slow(ScriptedProvider):
+        def grants(self) -> list[Any]:
+            gate.wait()
+            return []
+
+    run = Loop(ScriptedBackend([]), tools=Slow({"t": "1"}), session=session).run("go")
+    gate.wait_entered(WAIT)
+    run.cancel()
+
+    # Well below the second that a provider is given to tell them.
+    assert run.result(0.8).status == "cancelled"
+    gate.open()
+
+
 def test_idempotency_rules_label_the_dispatch_line(session: Session) -> None:
     """First match wins; nothing is retried on their strength."""
     rules = [{"tool": "re*", "idempotency": "read-only"}, {"tool": "*", "idempotency": "destructive"}]

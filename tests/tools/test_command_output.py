@@ -30,7 +30,7 @@ def test_the_middle_is_left_out_and_counted() -> None:
 
 def test_a_cut_character_is_left_out_whole() -> None:
     """No replacement character stands where we cut, and its bytes are counted."""
-    text, dropped = fed(6, "aäääääz".encode())
+    text, dropped = fed(8, "aäääääz".encode())
 
     assert text == "aä" + LEFT_OUT.format(count=6) + "äz"
     assert dropped == 6

@@ -324,6 +324,17 @@ def test_a_child_without_environment_is_found_by_its_parent(gate: str) -> None:
     assert alive_with(nap) == []
 
 
+def test_an_orphan_without_environment_is_found_by_its_session() -> None:
+    """It left the group, lost its parent and the mark, but not the session."""
+    nap = f"60.{uuid.uuid4().int % 10**12:012d}"
+    leave = f"import os; os.setpgrp(); os.execve('/bin/sleep', ['sleep', '{nap}'], {{}})"
+
+    result = run_command(f'{sys.executable} -c "{leave}" & echo done', shell=True, timeout=60)
+
+    assert result.output == "done\n"
+    assert alive_with(nap) == []
+
+
 def test_commands_within_commands_carry_both_marks() -> None:
     """Whoever kills the outer one finds what the inner one left."""
     script = "from llm_agent.tools.process import run_command; print(run_command(['env']).output)"

@@ -280,6 +280,7 @@ def test_a_supplied_schema_cannot_be_changed_afterwards() -> None:
     mine["properties"]["x"] = {"type": "string"}
 
     assert box.tools_for_llm()[0]["function"]["parameters"]["properties"] == {}
+    assert not box.execute_tool_calls([ToolRequest("c1", "function", {"x": 5})])[0].is_error
 
 
 # -- declared and accepted are the same --------------------------------------------------------
