@@ -37,12 +37,14 @@ def main() -> int:
             match event:
                 case Token(text=text):
                     print(text, end="", flush=True)
-                case AttemptFailed() | TurnDiscarded():
+                case AttemptFailed(error=error):
+                    print(f"\n[retracted: {error}]")
+                case TurnDiscarded():
                     print("\n[retracted]")
                 case ToolCall(name=name, arguments=arguments):
                     print(f"\n-> {name} {arguments}")
     outcome = run.result()  # a failed run is data, not an exception
-    print(f"\n[{outcome.status}: {outcome.error or f'{outcome.spent.total_tokens} tokens'}]")
+    print(f"\n[{outcome.status}: {outcome.error or outcome.reason or f'{outcome.spent.total_tokens} tokens'}]")
     return 0 if outcome.ok else 1
 
 

@@ -15,6 +15,7 @@ import attrs
 
 from llm_agent.asks import PendingAsk
 from llm_agent.channel import EventReader
+from llm_agent.errors import ConfigError
 from llm_agent.outcome import Outcome
 from llm_agent.run_core import DetachedCall, RunCore, RunStatus, call_shielded
 from llm_agent.watchdog import bounded
@@ -75,9 +76,12 @@ class Run:
 
         Raises:
             TimeoutError: from the iterator, which can then be continued.
+            ConfigError: *after* is no number.
             AgentError: in a forked child of the run's process.
         """
         self._core.check_owner()
+        if after is not None and not isinstance(after, int):
+            raise ConfigError(f"Run.events: after must be an event's seq, a whole number, got {type(after).__name__}")
         return self._core.channel.reader(after, timeout)
 
     def result(self, timeout: float | None = None) -> Outcome:

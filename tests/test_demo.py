@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -144,13 +145,27 @@ def test_demo_that_is_interrupted_leaves_no_process(tmp_path: Path) -> None:
     mark = uuid.uuid4().hex
     command = [sys.executable, "-m", "llm_agent", "demo"]
     env = environment(TMPDIR=str(tmp_path), DEMO_TEST_MARK=mark)
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+    # A background job's children ignore SIGINT; the demo in a terminal does not.
+    with (
+        interruptible(),
+        subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process,
+    ):
         assert process.stdout is not None
         next(line for line in process.stdout if "-> run_script" in line)
         process.send_signal(signal.SIGINT)
         status = process.wait(20)
 
     assert (status, processes_with(mark)) == (130, [])
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let children take SIGINT as they do in a terminal, however these tests were started."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def processes_with(mark: str) -> list[str]:

@@ -174,7 +174,8 @@ class OpenAIBackend:
 
     def _check(self) -> None:
         _need("model", isinstance(self.model, str) and self.model.strip(), "a name", self.model)
-        _need("base_url", isinstance(self.base_url, str) and self.base_url, "an address", type(self.base_url))
+        given = self.base_url if isinstance(self.base_url, str) else type(self.base_url)
+        _need("base_url", isinstance(given, str) and given.strip(), "an address", given)
         # Of what may be secret, a message shows the type alone.
         _need("api_key", self._api_key is None or isinstance(self._api_key, str), "text", type(self._api_key))
         _need("headers", _is_mapping_or_none(self._headers), "a mapping", type(self._headers))
@@ -225,7 +226,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
         _need("headers", isinstance(name, str) and _HEADER_NAME.fullmatch(name), "named by HTTP tokens", name)
         is_sendable = isinstance(value, str) and _HEADER_VALUE.fullmatch(value)
         option = "api_key" if name == "Authorization" else f"headers[{name!r}]"
-        _need(option, is_sendable, "text that fits into one header line", type(value))
+        _need(option, is_sendable, "ASCII text that fits into one header line", type(value))
 
 
 def _secrets(key: str, headers: Mapping[str, str], url: str) -> tuple[str, ...]:

@@ -132,7 +132,8 @@ def checked_counter(counter: Any) -> TokenCounter:
 
 def checked_count(option: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"Loop: {option} must be a whole number of at least {least}, got {value!r}")
+        hint = "; it counts attempts, and 1 is no retry" if option == "max_retries" else ""
+        raise ConfigError(f"Loop: {option} must be a whole number of at least {least}, got {value!r}{hint}")
     return value
 
 

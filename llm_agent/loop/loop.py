@@ -198,7 +198,8 @@ class Loop:
             raise ConfigError("Loop.run: messages is empty; give at least one message")
         for index, message in enumerate(given):
             if not isinstance(message, Message):
-                raise ConfigError(f"Loop.run: messages[{index}] must be a Message, got {type(message).__name__}")
+                got = type(message).__name__
+                raise ConfigError(f"Loop.run: messages[{index}] must be a Message (Message.user(text), say), got {got}")
         open_calls = _unanswered(recorded)
         if open_calls:
             raise UnansweredCalls(open_calls)
@@ -255,7 +256,9 @@ class Loop:
         # Past its result, only its worker's last steps to go: not worth a refusal.
         if core.finished.is_set() and core.work_sections <= 1 and core.drained.wait(EPILOGUE_GRACE):
             return
-        raise RunInProgress(f"run {core.id} of this loop is in flight: {_still_out(core)}")
+        raise RunInProgress(
+            f"run {core.id} of this loop is in flight: {_still_out(core)}; wait until it is drained, or cancel it"
+        )
 
     # -- the worker --------------------------------------------------------------------------
 

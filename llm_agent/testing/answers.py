@@ -10,12 +10,12 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import attrs
 
 from llm_agent import codec
-from llm_agent.errors import ConfigError
+from llm_agent.errors import BackendError, ConfigError
 from llm_agent.messages import ToolRequest, Usage
 from llm_agent.testing.completions import Completion, error_document, event, split_parts, usage_on_the_wire
 from llm_agent.testing.script import CallIds, Gate, pieces_of
@@ -380,7 +380,7 @@ def _encoded(content: str | Mapping[str, Any]) -> bytes:
     return content.encode() if isinstance(content, str) else codec.dumps(content)
 
 
-Scripted = Answer | Gate | str | ToolRequest | Sequence[str | ToolRequest]
+Scripted = Answer | Gate | str | ToolRequest | BaseException | Sequence[str | ToolRequest | BaseException]
 
 
 def as_answer(scripted: Scripted) -> Answer:
@@ -404,5 +404,21 @@ def as_answer(scripted: Scripted) -> Answer:
         case list() | tuple() if all(isinstance(part, str | ToolRequest) for part in scripted):
             text, calls = split_parts(scripted)
             return reply(text, calls=calls)
+        case BackendError(status=int(status)):
+            return error(status, scripted.message)
+        case BaseException():
+            return sse([cut()])
+        case [*parts, BaseException()] if all(isinstance(part, str | ToolRequest) for part in parts):
+            return _broken_off(*split_parts(cast("list[str | ToolRequest]", parts)))
         case _:
-            raise ConfigError(f"FakeServer: cannot answer with a {type(scripted).__name__}: {scripted!r}")
+            raise ConfigError(
+                f"FakeServer: cannot answer with {scripted!r}: expected a text, call(...), a list of these (an "
+                "exception as its last item breaks the stream off), an exception, a Gate, or what reply(), sse(), "
+                "error(), document() and raw() return"
+            )
+
+
+def _broken_off(text: str, calls: tuple[ToolRequest, ...]) -> Answer:
+    """A turn whose connection closes before anything says that it is whole."""
+    said = Completion(texts=tuple(pieces_of(text)), calls=calls)
+    return sse([*said.opening(), *said.closing()[:-1], cut()])

@@ -58,6 +58,9 @@ class ScriptedBackend:
         self.max_tokens = max_tokens
         self.requests: list[CompletionRequest] = []
         """What was asked, one per attempt, in order."""
+        if isinstance(script, list | tuple):
+            for number, entry in enumerate(script, 1):
+                _check_entry(number, entry)
         self._entries: Iterator[Entry] = _endless(script) if callable(script) else iter(script)
         self._served = 0
         self._ids = CallIds()
@@ -101,6 +104,16 @@ class ScriptedBackend:
         if not any(isinstance(part, Delta) for part in parts):
             asks = any(isinstance(part, ToolRequest) for part in parts)
             yield Delta(finish_reason="tool_calls" if asks else "stop")
+
+
+def _check_entry(number: int, entry: object) -> None:
+    """Refuse what no attempt can play, while the test is still being written."""
+    for part in entry if isinstance(entry, list | tuple) else [entry]:
+        if not isinstance(part, Part) and not callable(part):
+            raise ConfigError(
+                f"ScriptedBackend: entry {number} must be a text, call(...), Delta, Gate, exception, a callable, or a "
+                f"list of these, got {type(part).__name__}"
+            )
 
 
 def _endless(write: Callable[[CompletionRequest], Entry]) -> Iterator[Entry]:

@@ -147,7 +147,7 @@ def test_a_script_that_is_one_entry_is_refused(script: object) -> None:
 def test_something_unstreamable_in_a_turn_is_named() -> None:
     """The error says what stood in the script."""
     with pytest.raises(ConfigError, match="cannot stream a int: 7"):
-        list(ScriptedBackend([["a", 7]]).stream(REQUEST))  # type: ignore[list-item]
+        list(ScriptedBackend(iter([["a", 7]])).stream(REQUEST))  # type: ignore[list-item]  # seen when it is its turn
 
 
 def test_a_gate_holds_the_stream_until_it_opens() -> None:
@@ -236,3 +236,10 @@ def test_several_threads_share_one_script_without_losing_an_entry() -> None:
 
     assert sorted(seen) == sorted(f"<{n}>" for n in range(200))
     assert len(backend.requests) == 200
+
+
+@pytest.mark.parametrize("entry", [3, ["text", 3], None, object()])
+def test_an_entry_that_no_attempt_can_play_is_refused_when_it_is_written(entry: object) -> None:
+    """By its number, and not as a failed attempt in the middle of a run."""
+    with pytest.raises(ConfigError, match="entry 2 must be a text"):
+        ScriptedBackend(["fine", entry])  # type: ignore[list-item]  # the slip under test

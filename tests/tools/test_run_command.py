@@ -500,6 +500,7 @@ def test_an_exception_on_the_calling_thread_kills_the_command(gate: str, token: 
     script = """
 import os, signal, sys, threading
 from llm_agent.tools.process import run_command
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children ignore it
 gate = sys.argv[1]
 def interrupt():
     open(gate).read()
