@@ -44,6 +44,12 @@ BAD_ARGUMENTS: Final = (
     "This call was not run, because {problem}. Send the arguments as one JSON object, complete and closed."
 )
 
+UNFIT_ARGUMENTS: Final = "This call was not run, because its arguments do not fit the tool {tool!r}:\n{problems}"
+
+NO_SUCH_TOOL: Final = "This call was not run: there is no tool named {tool!r}.{hint} The tools are: {tools}."
+
+OUTPUT_LEFT_OUT: Final = "\n[... {count} bytes left out ...]\n"
+
 NAMELESS_CALL: Final = "This call was not run, because it names no tool. Name one of the tools that were offered."
 
 REPAIR_UNKNOWN: Final = (

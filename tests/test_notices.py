@@ -14,6 +14,9 @@ FIELDS = {
     "PROVIDER_RAISED": {"failure"},
     "BAD_ARGUMENTS": {"problem"},
     "REPAIR_RESULT_LOST": {"outcome"},
+    "UNFIT_ARGUMENTS": {"tool", "problems"},
+    "NO_SUCH_TOOL": {"tool", "hint", "tools"},
+    "OUTPUT_LEFT_OUT": {"count"},
 }
 
 

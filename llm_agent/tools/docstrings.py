@@ -70,7 +70,7 @@ def parse(text: str | None) -> Docstring:
         return Docstring()
     prose: list[str] = []
     parameters: dict[str, str] = {}
-    for block in _blocks(inspect.cleandoc(text).splitlines()):
+    for block in _blocks(_opened(inspect.cleandoc(text).splitlines())):
         if not block.title:
             prose += _without_fields(block.lines, parameters)
         elif block.title in _PARAMETER_SECTIONS:
@@ -78,6 +78,20 @@ def parse(text: str | None) -> Docstring:
             for name, description in entries:
                 parameters.setdefault(name, description)
     return Docstring(_SEVERAL_BLANK_LINES.sub("\n\n", "\n".join(prose)).strip(), parameters)
+
+
+def _opened(lines: list[str]) -> list[str]:
+    """Give a section that is the first line its indentation back: cleaning takes a first line for prose."""
+    if not lines or not _is_google_title(lines[0]) or _is_indented_next(lines, 0):
+        return lines
+    for index, line in enumerate(lines[1:], 1):
+        if not line.strip() or _is_google_title(line):
+            return [lines[0], *("    " + body for body in lines[1:index]), *lines[index:]]
+    return [lines[0], *("    " + body for body in lines[1:])]
+
+
+def _is_google_title(line: str) -> bool:
+    return line.rstrip().endswith(":") and line.strip().rstrip(":").lower() in _SECTIONS
 
 
 def _blocks(lines: list[str]) -> Iterator[_Block]:
@@ -91,7 +105,7 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
             yield block
             block = _Block(title, [], is_numpy=True)
             index += 1  # the underline
-        elif title in _SECTIONS and line.rstrip().endswith(":") and _is_indented_next(lines, index):
+        elif _is_google_title(line) and _is_indented_next(lines, index):
             yield block
             block = _Block(title, [])
         elif block.title and not block.is_numpy and line.strip() and not line[0].isspace():

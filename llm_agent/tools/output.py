@@ -8,8 +8,9 @@ from __future__ import annotations
 import codecs
 from typing import Final
 
+from llm_agent import notices
+
 # Stands in the text where bytes were left out.
-LEFT_OUT: Final = "\n[... {count} bytes left out ...]\n"
 
 # How far the tail may outgrow its size before it is cut: cutting moves all of it.
 _SLACK: Final = 65_536
@@ -48,7 +49,9 @@ class HeadAndTail:
         split_before = len(decoder.getstate()[0])
         split_after = _continuation_bytes(self._tail)
         dropped = self._cut + split_before + split_after
-        return head + LEFT_OUT.format(count=dropped) + self._tail[split_after:].decode("utf-8", "replace"), dropped
+        return head + notices.OUTPUT_LEFT_OUT.format(count=dropped) + self._tail[split_after:].decode(
+            "utf-8", "replace"
+        ), dropped
 
 
 def _continuation_bytes(data: bytearray) -> int:

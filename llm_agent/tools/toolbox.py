@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Final
+from typing import Any
 
 from llm_agent import codec, notices
 from llm_agent.call_context import ToolCallContext, current_call
@@ -19,7 +19,6 @@ from llm_agent.tools.function import FunctionTool, function_tool
 from llm_agent.tools.shapes import names_of, nearest
 
 # To the model.
-UNKNOWN_TOOL: Final = "This call was not run: there is no tool named {tool!r}.{hint} The tools are: {tools}."
 
 
 class Toolbox:
@@ -91,5 +90,5 @@ def unknown_tool(call: ToolRequest, names: Sequence[str]) -> ToolAnswer:
     """Return the answer to a call of a tool that is not there."""
     near = nearest(call.name, names)
     hint = "" if near is None else f" Did you mean {near}?"
-    text = UNKNOWN_TOOL.format(tool=call.name[:64], hint=hint, tools=names_of(names) or "none")
+    text = notices.NO_SUCH_TOOL.format(tool=call.name[:64], hint=hint, tools=names_of(names) or "none")
     return ToolAnswer(call.id, text, is_error=True)

@@ -12,12 +12,11 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from llm_agent import codec
+from llm_agent import codec, notices
 from llm_agent.errors import ConfigError
 from llm_agent.tools.shapes import Definitions, Field, JsonSchema, Mismatch, Shape, object_schema, read_fields, shown
 
 # To the model. The name of the tool, then one line for each problem.
-REFUSED: Final = "This call was not run, because its arguments do not fit the tool {tool!r}:\n{problems}"
 _NESTED_TOO_DEEPLY: Final = "nested too deeply"
 
 # Problems told at once; a model that got more wrong than that starts over anyway.
@@ -31,7 +30,7 @@ class ArgumentsRefused(Exception):
         lines = [f"- {problem.path or 'arguments'}: {problem.problem}" for problem in problems[:_MOST_PROBLEMS]]
         if len(problems) > _MOST_PROBLEMS:
             lines.append(f"- and {len(problems) - _MOST_PROBLEMS} more")
-        super().__init__(REFUSED.format(tool=tool, problems="\n".join(lines)))
+        super().__init__(notices.UNFIT_ARGUMENTS.format(tool=tool, problems="\n".join(lines)))
 
 
 class Parameters(Protocol):

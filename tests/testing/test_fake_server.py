@@ -189,7 +189,7 @@ def test_a_script_that_raises_is_told_to_the_client(client: requests.Session, se
 
 def test_something_that_is_no_answer_is_named(client: requests.Session, serve: Serve) -> None:
     """A script's typo is said in words."""
-    assert "cannot answer with a int: 7" in post(client, serve([7])).text
+    assert "cannot answer with 7: expected a text" in post(client, serve([7])).text
     assert "cannot send a int: 7" in post(client, serve([lambda request: sse([7])])).text  # type: ignore[list-item]
 
 

@@ -7,7 +7,8 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_agent.tools.output import LEFT_OUT, HeadAndTail
+from llm_agent.notices import OUTPUT_LEFT_OUT
+from llm_agent.tools.output import HeadAndTail
 
 
 def fed(limit: int, *pieces: bytes) -> tuple[str, int]:
@@ -25,14 +26,14 @@ def test_what_fits_is_kept_whole() -> None:
 
 def test_the_middle_is_left_out_and_counted() -> None:
     """The first and the last half stay."""
-    assert fed(4, b"ab", b"XXXXXX", b"yz") == ("ab" + LEFT_OUT.format(count=6) + "yz", 6)
+    assert fed(4, b"ab", b"XXXXXX", b"yz") == ("ab" + OUTPUT_LEFT_OUT.format(count=6) + "yz", 6)
 
 
 def test_a_cut_character_is_left_out_whole() -> None:
     """No replacement character stands where we cut, and its bytes are counted."""
     text, dropped = fed(8, "aäääääz".encode())
 
-    assert text == "aä" + LEFT_OUT.format(count=6) + "äz"
+    assert text == "aä" + OUTPUT_LEFT_OUT.format(count=6) + "äz"
     assert dropped == 6
 
 
@@ -43,7 +44,7 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 
 def test_nothing_may_be_kept() -> None:
     """A limit of 0 counts only."""
-    assert fed(0, b"abc") == (LEFT_OUT.format(count=3), 3)
+    assert fed(0, b"abc") == (OUTPUT_LEFT_OUT.format(count=3), 3)
 
 
 def test_memory_stays_bounded() -> None:
@@ -74,6 +75,6 @@ def test_kept_and_dropped_are_all_there_is(pieces: list[bytes], limit: int) -> N
     assert dropped == 0 if len(whole) <= limit else dropped >= len(whole) - limit
     assert dropped <= max(0, len(whole) - limit) + 6
     if dropped:
-        assert LEFT_OUT.format(count=dropped) in text
+        assert OUTPUT_LEFT_OUT.format(count=dropped) in text
     else:
         assert text == whole.decode("utf-8", "replace")

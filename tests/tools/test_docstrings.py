@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_agent.tools.docstrings import parse
+from llm_agent.tools.docstrings import Docstring, parse
 
 
 def test_google_arguments_are_read() -> None:
@@ -104,3 +105,17 @@ def test_parsing_never_raises(lines: list[str]) -> None:
 
     assert isinstance(found.description, str)
     assert all(isinstance(text, str) for text in found.parameters.values())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Args:\n        a: the first\n        b: the second\n    ",
+        "\n    Args:\n        a: the first\n        b: the second\n    ",
+        "Args:\n    a: the first\n    b: the second",
+        "Args:\n    a: the first\n    b: the second\n\nReturns:\n    nothing",
+    ],
+)
+def test_a_docstring_may_begin_with_its_arguments(text: str) -> None:
+    """There is no description then, and the arguments are no part of one."""
+    assert parse(text) == Docstring("", {"a": "the first", "b": "the second"})
