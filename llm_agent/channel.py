@@ -27,7 +27,7 @@ class EventChannel:
         self._run_id = run_id
         self._owner_pid = os.getpid()
         self._history: list[Event] = []
-        self._parked: set[EventReader] = set()
+        self._parked: list[EventReader] = []
         self._is_closed = False
         # Guards the three above; a leaf. Readers index the history without it: a list that
         # only grows may be read while it grows.
@@ -47,8 +47,10 @@ class EventChannel:
         with self._lock:
             if self._is_closed:
                 return False
-            self._append(event.stamped(self._run_id, len(self._history)))
-            return True
+            self._history.append(event.stamped(self._run_id, len(self._history)))
+            parked = self._take_parked()
+        _wake(parked)
+        return True
 
     def publish_token(self, text: str, round_no: int, attempt: int) -> bool:
         """The same as publishing a Token, without the copy: this is the path every token takes."""
@@ -60,9 +62,9 @@ class EventChannel:
             history.append(
                 Token(text=text, round=round_no, attempt=attempt, run_id=self._run_id, seq=len(history), at_us=at_us)
             )
-            if self._parked:
-                self._wake_all()
-            return True
+            parked = self._take_parked()
+        _wake(parked)
+        return True
 
     def close(self, terminal: Terminal, settle: Callable[[], None]) -> bool:
         """End the log: closed, then *settle*, then the terminal, in one critical section.
@@ -75,27 +77,31 @@ class EventChannel:
                 return False
             self._is_closed = True
             settle()
-            self._append(terminal.stamped(self._run_id, len(self._history)))
-            return True
+            self._history.append(terminal.stamped(self._run_id, len(self._history)))
+            parked = self._take_parked()
+        _wake(parked)
+        return True
 
     def shut(self) -> None:
         """End the log without a terminal: nothing has been said, nothing will be, and nobody reads."""
         with self._lock:
             self._is_closed = True
 
-    def _append(self, event: Event) -> None:
-        self._history.append(event)
-        if self._parked:
-            self._wake_all()
-
-    def _wake_all(self) -> None:
-        for reader in self._parked:
-            reader._wakes.put(None)
-        self._parked.clear()
+    def _take_parked(self) -> Sequence[EventReader]:
+        """Return who is to be woken, parked no more. Holds the lock; the waking must not."""
+        if not self._parked:
+            return ()
+        parked, self._parked = self._parked, []
+        return parked
 
     def reader(self, after: int | None, timeout: float | None) -> EventReader:
         """Return a reader from the start, or from the event behind seq *after*."""
         return EventReader(self, 0 if after is None else max(0, after + 1), timeout)
+
+
+def _wake(parked: Sequence[EventReader]) -> None:
+    for reader in parked:
+        reader._wakes.put(None)
 
 
 class EventReader:
@@ -110,7 +116,8 @@ class EventReader:
         self._next = start
         self._timeout = timeout
         self._is_closed = False
-        # One wake token at the most: it is put only for a parked reader, which is unparked by that.
+        # A token is put only for a parked reader, which is unparked by that. One that comes just
+        # as the reader gives up waiting costs its next wait one look more.
         self._wakes: SimpleQueue[None] = SimpleQueue()
 
     def __iter__(self) -> Self:
@@ -135,36 +142,42 @@ class EventReader:
         """End the iteration; a thread blocked in it wakes up. Idempotent, any thread."""
         self._is_closed = True
         self._history = ()
-        with self._channel._lock:
-            self._unpark()
-            self._wakes.put(None)
+        self._wakes.put(None)
 
     def _wait(self) -> Event:
         if os.getpid() != self._channel._owner_pid:  # before the lock: the parent may have held it at the fork
             raise AgentError(f"run {self._channel._run_id} belongs to another process; a forked child gets no events")
         give_up = None if self._timeout is None else monotonic() + self._timeout
-        while True:
-            if self._is_closed:
-                raise StopIteration
-            with self._channel._lock:
-                if self._next < len(self._channel._history):
-                    return self._channel._history[self._next]
-                if self._channel._is_closed:
-                    raise StopIteration
-                self._channel._parked.add(self)
+        while (event := self._look()) is None:
             self._sleep(give_up)
+        return event
+
+    def _look(self) -> Event | None:
+        """Return the next event if there is one; if not, park, and return `None`."""
+        if self._is_closed:
+            raise StopIteration
+        history = self._channel._history
+        # Without the lock first: whoever was just woken would only queue up behind the publisher.
+        if self._next < len(history):
+            return history[self._next]
+        with self._channel._lock:
+            if self._next < len(history):
+                return history[self._next]
+            if self._channel._is_closed:
+                raise StopIteration
+            self._channel._parked.append(self)
+        return None
 
     def _sleep(self, give_up: float | None) -> None:
         try:
             self._wakes.get(timeout=None if give_up is None else bounded(max(0.0, give_up - monotonic())))
-        except Empty:
-            raise TimeoutError(f"no event came within {self._timeout} s") from None
-        finally:  # also when a KeyboardInterrupt ends the wait
-            with self._channel._lock:
-                self._unpark()
+        except BaseException as error:  # not woken, so still parked: a timeout, or a KeyboardInterrupt
+            self._unpark()
+            if isinstance(error, Empty):
+                raise TimeoutError(f"no event came within {self._timeout} s") from None
+            raise
 
     def _unpark(self) -> None:
-        """Leave the parking, with no token left behind. Holds the channel's lock."""
-        self._channel._parked.discard(self)
-        while not self._wakes.empty():
-            self._wakes.get_nowait()
+        with self._channel._lock:
+            if self in self._channel._parked:
+                self._channel._parked.remove(self)

@@ -22,12 +22,12 @@ _OTHER_SECTIONS: Final = {
 }  # fmt: skip
 _SECTIONS: Final = _PARAMETER_SECTIONS | _OTHER_SECTIONS
 
+# Patterns are kept as text: `re` compiles and keeps them at their first use, and an import that
+# reads no docstring need not pay for it.
 # `path`, `path (str)`, `*paths`, `path (str, optional)`, then a colon. No type but in brackets.
-_GOOGLE_ENTRY: Final = re.compile(
-    r"\*{0,2}(?P<names>\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?:\([^:]*?\))?\s*:(?!:)\s*(?P<text>.*)"
-)
-_NUMPY_ENTRY: Final = re.compile(r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?")
-_SPHINX_FIELD: Final = re.compile(r":(?P<kind>\w+)(?:\s+(?P<argument>[^:]*?))?\s*:\s*(?P<text>.*)")
+_GOOGLE_ENTRY: Final = r"\*{0,2}(?P<names>\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?:\([^:]*?\))?\s*:(?!:)\s*(?P<text>.*)"
+_NUMPY_ENTRY: Final = r"(?P<names>\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?"
+_SPHINX_FIELD: Final = r":(?P<kind>\w+)(?:\s+(?P<argument>[^:]*?))?\s*:\s*(?P<text>.*)"
 _SPHINX_PARAMETERS: Final = {"param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var"}
 _SPHINX_OTHERS: Final = {
     "type",
@@ -41,8 +41,8 @@ _SPHINX_OTHERS: Final = {
     "yield",
     "yields",
 }
-_SEVERAL_BLANK_LINES: Final = re.compile(r"\n(?:[ \t]*\n){2,}")
-_UNDERLINE: Final = re.compile(r"-{3,}|={3,}")
+_SEVERAL_BLANK_LINES: Final = r"\n(?:[ \t]*\n){2,}"
+_UNDERLINE: Final = r"-{3,}|={3,}"
 
 
 @attrs.frozen
@@ -77,7 +77,7 @@ def parse(text: str | None) -> Docstring:
             entries = _numpy_entries(block.lines) if block.is_numpy else _google_entries(block.lines)
             for name, description in entries:
                 parameters.setdefault(name, description)
-    return Docstring(_SEVERAL_BLANK_LINES.sub("\n\n", "\n".join(prose)).strip(), parameters)
+    return Docstring(re.sub(_SEVERAL_BLANK_LINES, "\n\n", "\n".join(prose)).strip(), parameters)
 
 
 def _opened(lines: list[str]) -> list[str]:
@@ -120,7 +120,7 @@ def _blocks(lines: list[str]) -> Iterator[_Block]:
 def _is_numpy_title(lines: list[str], index: int) -> bool:
     if index + 1 >= len(lines) or lines[index][:1].isspace():
         return False
-    is_underlined = _UNDERLINE.fullmatch(lines[index + 1].strip()) is not None
+    is_underlined = re.fullmatch(_UNDERLINE, lines[index + 1].strip()) is not None
     return is_underlined and lines[index].strip().rstrip(":").lower() in _SECTIONS | {"notes", "warnings"}
 
 
@@ -141,12 +141,12 @@ def _numpy_entries(lines: list[str]) -> Iterator[tuple[str, str]]:
     yield from _entries(lines, _NUMPY_ENTRY)
 
 
-def _entries(lines: list[str], pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+def _entries(lines: list[str], pattern: str) -> Iterator[tuple[str, str]]:
     """Yield (name, description): an entry starts at the margin, what is indented continues it."""
     names: list[str] = []
     text: list[str] = []
     for line in lines:
-        head = pattern.fullmatch(line.rstrip()) if line.strip() and not line[0].isspace() else None
+        head = re.fullmatch(pattern, line.rstrip()) if line.strip() and not line[0].isspace() else None
         if head is None:
             text.append(line)
             continue
@@ -167,7 +167,7 @@ def _without_fields(lines: list[str], parameters: dict[str, str]) -> list[str]:
     field: list[str] | None = None
     name = ""
     for line in [*lines, ""]:
-        found = _SPHINX_FIELD.fullmatch(line.strip())
+        found = re.fullmatch(_SPHINX_FIELD, line.strip())
         is_field = found is not None and found["kind"] in _SPHINX_PARAMETERS | _SPHINX_OTHERS
         if field is not None and not is_field and line[:1].isspace():
             field.append(line)

@@ -157,7 +157,7 @@ def test_an_abandoned_reader_costs_nothing() -> None:
 
     channel.publish(Log(data="x"))
 
-    assert channel._parked == set()
+    assert channel._parked == []
 
 
 @pytest.mark.parametrize("_", range(25))
