@@ -18,12 +18,12 @@ import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from llm_agent.session.session import Session
 
 from llm_agent.errors import BackendError
 from llm_agent.loop.loop import Loop
 from llm_agent.messages import Delta, ToolRequest, Usage
 from llm_agent.run import Run
+from llm_agent.session.session import Session
 from llm_agent.testing import Gate, ScriptedBackend, check_conversation, finished, no_backoff
 from llm_agent.wire_view import WireView
 
