@@ -31,6 +31,7 @@ from llm_agent.outcome import Outcome, Spent
 from llm_agent.ports import Backend, CompletionRequest, ToolProvider
 from llm_agent.run import Run
 from llm_agent.run_core import RunStatus
+from llm_agent.session.repair import Repair
 from llm_agent.session.session import Session
 from llm_agent.token_count import HeuristicCounter, UsageCounter
 from llm_agent.tools.function import tool
@@ -53,6 +54,7 @@ __all__ = [
     "OpenAIBackend",
     "Outcome",
     "PendingAsk",
+    "Repair",
     "Run",
     "RunInProgress",
     "RunNotCompleted",

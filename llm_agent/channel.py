@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Self
@@ -38,9 +39,9 @@ class EventChannel:
         return self._is_closed
 
     @property
-    def last_at_us(self) -> int | None:
+    def last_event_at(self) -> datetime | None:
         """When the newest event was made; `None` before the first."""
-        return self._history[-1].at_us if self._history else None
+        return self._history[-1].ts if self._history else None
 
     def publish(self, event: Event) -> bool:
         """Append a stamped copy of *event*; False once closed, and nothing has happened then."""

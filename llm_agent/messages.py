@@ -27,7 +27,7 @@ Content = str | tuple[Mapping[str, Any], ...]
 
 # OpenAI's rule for function names, the narrowest of the vendors': a turn that breaks it is
 # refused with 400, and so is every later request that carries it.
-_LEGAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+LEGAL_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 NAMELESS_TOOL = "unnamed_tool"
 
@@ -113,7 +113,7 @@ class ToolRequest:
     def to_wire(self) -> dict[str, Any]:
         """The shape a server accepts: a legal name, arguments that are the text of a JSON object."""
         name = self.name
-        if not _LEGAL_NAME.fullmatch(name):
+        if not LEGAL_TOOL_NAME.fullmatch(name):
             name = _ILLEGAL_IN_NAME.sub("_", name)[:64]
             name = name if name.strip("_") else NAMELESS_TOOL
         return {"id": self.id, "type": "function", "function": {"name": name, "arguments": self._wire_arguments()}}
@@ -367,10 +367,9 @@ def unanswered_calls(messages: Sequence[Message]) -> list[ToolRequest]:
     open_calls: list[ToolRequest] = []
     for message in messages:
         if message.role == "tool":
-            for call in open_calls:
-                if call.id == message.tool_call_id:
-                    open_calls.remove(call)
-                    break
+            asked = next((call for call in open_calls if call.id == message.tool_call_id), None)
+            if asked is not None:
+                open_calls.remove(asked)
             continue
         missing += open_calls
         open_calls = list(message.tool_calls) if message.role == "assistant" else []

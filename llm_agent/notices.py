@@ -29,8 +29,6 @@ ABANDONED_DEADLINE: Final = (
     "An earlier call of this turn exceeded its deadline, so this one was not dispatched. It did not run."
 )
 
-ABANDONED_BUDGET: Final = "The budget of this run was used up before this call was dispatched. It did not run."
-
 NOT_RUN_TOO_MANY_DETACHED: Final = (
     "This call was not run: {running} earlier calls passed their deadline and are still running, "
     "which is the most this run allows. It did not run; try again when they have returned."

@@ -21,12 +21,15 @@ def checked_patterns(option: str, patterns: Any) -> tuple[str, ...]:
     """Return *patterns* as a tuple.
 
     Raises:
-        ConfigError: a lone string, or an entry that is not non-blank text (a rule mapping is
-            the likeliest slip).
+        ConfigError: a lone string, no list at all, or an entry that is not non-blank text (a
+            rule mapping is the likeliest slip).
     """
     if isinstance(patterns, str):
         raise ConfigError(f"{option}: expected a list of tool patterns, got the single string {patterns!r}")
-    for pattern in patterns:
+    if not isinstance(patterns, Iterable):
+        raise ConfigError(f"{option}: expected a list of tool patterns, got {type(patterns).__name__}")
+    checked = tuple(patterns)  # walked once: a generator would be empty the second time
+    for pattern in checked:
         if not isinstance(pattern, str) or not pattern.strip():
             raise ConfigError(f"{option}: expected tool names or prefixes ending in *, got {pattern!r}")
-    return tuple(patterns)
+    return checked

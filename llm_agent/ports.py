@@ -34,7 +34,11 @@ class CompletionRequest:
 
 @runtime_checkable
 class Backend(Protocol):
-    """Something that completes a conversation."""
+    """Something that completes a conversation.
+
+    Optional: `retry_after_cap`, the longest wait in seconds that a server may ask of the last
+    backend of a chain; 120 without it.
+    """
 
     @property
     def model(self) -> str:
@@ -81,7 +85,17 @@ class CancellableStream(Protocol):
 
 @runtime_checkable
 class ToolProvider(Protocol):
-    """Something that offers tools and runs them. An optional `grants() -> list` reports standing permissions."""
+    """Something that offers tools and runs them.
+
+    Optional, and looked for once a run or a call needs them:
+
+    - `grants() -> list`: the standing permissions, as JSON data. Called on the run's tool
+      thread at the start and after each batch, only with a session. Contract: one that raises
+      is none; one that takes longer than a second is not waited for.
+    - `idempotency_of(name) -> str`: what repeating a call would do, where the loop's rules do
+      not say. Called on the run's worker; must not block. Contract: one that raises, or says
+      anything else than the four classes, means `unknown`.
+    """
 
     def tools_for_llm(self) -> Sequence[ToolDeclaration]:
         """Return the declarations, once per run; none means the run has no tools.
@@ -146,6 +160,9 @@ class TokenCounter(Protocol):
 
 class Transcript(Protocol):
     """Where turns are kept. Every `append_*` returns after the line is with the operating system.
+
+    Optional: `repair()` and `needs_reply`, which `Loop.resume` needs, and `close()`, which
+    `close_session=True` calls.
 
     Raises (every method): TranscriptError; nothing has changed then, in memory or on disk.
     """

@@ -7,7 +7,6 @@ Everything here may be used from any thread, also long after the run ended. Only
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -54,9 +53,7 @@ class Run:
     @property
     def status(self) -> RunStatus:
         """What the run is doing at this moment."""
-        at_us = self._core.channel.last_at_us
-        last = None if at_us is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=at_us)
-        return attrs.evolve(self._core.status, last_event_at=last)
+        return attrs.evolve(self._core.status, last_event_at=self._core.channel.last_event_at)
 
     @property
     def detached(self) -> tuple[DetachedCall, ...]:

@@ -58,8 +58,8 @@ class DetachedCall:
 class RunCore:
     """One run's state: its events, its outcome, and who still works for it."""
 
-    def __init__(self, run_id: str | None = None) -> None:
-        self.id = run_id or str(uuid.uuid4())
+    def __init__(self) -> None:
+        self.id = str(uuid.uuid4())
         self.cancel = CancelToken()
         self.asks = AskDesk()
         self.channel = EventChannel(self.id)

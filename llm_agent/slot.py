@@ -18,6 +18,7 @@ from typing import Any, Literal
 import attrs
 
 from llm_agent.cancel import CancelToken
+from llm_agent.watchdog import bounded
 
 
 def walked(lazy: Iterable[Any] | None, is_over: threading.Event) -> Iterator[Any]:
@@ -96,7 +97,7 @@ class Call:
 
     def _sleep(self, seconds: float | None) -> None:
         try:
-            self._wakes.get(timeout=None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+            self._wakes.get(timeout=bounded(seconds))
         except Empty:
             pass
 

@@ -34,6 +34,11 @@ Settlement = Literal["completed", "failed", "outcome-unknown"]
 SETTLEMENTS: tuple[str, ...] = get_args(Settlement)
 
 
+def call_signature(tool: str, arguments: str) -> str:
+    """Return what makes two calls the same call: the tool, and its arguments in canonical text."""
+    return f"{tool}\0{arguments}"
+
+
 class OperationState(StrEnum):
     PROPOSED = "proposed"
     DISPATCHED = "dispatched"
@@ -111,8 +116,7 @@ class ToolOperation:
 
     @property
     def signature(self) -> str:
-        """What makes two calls the same call: tool and canonical arguments."""
-        return f"{self.tool}\0{self.arguments}"
+        return call_signature(self.tool, self.arguments)
 
     @property
     def is_terminal(self) -> bool:

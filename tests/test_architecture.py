@@ -106,7 +106,7 @@ def test_imports_only_go_down() -> None:
 
 
 def test_stages_of_the_loop_do_not_know_each_other() -> None:
-    """Only loop.py orders the stages; two pairs work together by design."""
+    """Only loop.py orders the stages; the pairs above work together by design."""
     offences = []
     for module, path in modules():
         if not module.startswith("llm_agent.loop.") or module.endswith(".loop"):

@@ -91,8 +91,6 @@ class Assembler:
 
     finish_reason: str | None = None
     """The last one that says something: a later null, `""` or `"null"` does not take it back."""
-    has_choices: bool = False
-    """Whether any chunk looked like a chat completion."""
 
     _slots: list[_Slot] = attrs.field(factory=list, init=False)
     _slot_by_index: dict[int, _Slot] = attrs.field(factory=dict, init=False)
@@ -148,7 +146,6 @@ class Assembler:
         choices = chunk.get("choices")
         if not isinstance(choices, list):
             return None
-        self.has_choices = True
         return next((one for one in choices if isinstance(one, Mapping) and one.get("index") in (None, 0)), None)
 
     def _usage_of(self, chunk: Mapping[str, Any], choice: Mapping[str, Any] | None) -> Usage | None:

@@ -7,7 +7,7 @@ and what came; so that nothing of it has to be asked again while a run lives.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import attrs
@@ -124,10 +124,18 @@ def checked_session(session: Any, *, has_provider: bool) -> Transcript | None:
 
 
 def checked_counter(counter: Any) -> TokenCounter:
-    for method in ("count_messages", "count_request", "record_usage"):
+    for method in ("count_messages", "count_request", "record_usage", "invalidate"):
         if isinstance(counter, type) or not callable(getattr(counter, method, None)):
             raise ConfigError(f"Loop: counter must have {method}(), got {_kind(counter)}")
     return cast("TokenCounter", counter)
+
+
+def checked_budget(budget: Any) -> int | None:
+    if budget is None:
+        return None
+    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
+        raise ConfigError(f"Loop: context_budget must be a number of tokens above 0, got {budget!r}")
+    return budget
 
 
 def checked_count(option: str, value: Any, least: int) -> int:
@@ -157,6 +165,8 @@ def checked_deadlines(value: Any) -> Deadlines:
 
 
 def checked_rules(rules: Any) -> IdempotencyRules:
+    if isinstance(rules, str | Mapping) or not isinstance(rules, Iterable):
+        raise ConfigError(f"Loop: idempotency_rules must be a list of rules, got {type(rules).__name__}")
     checked: list[tuple[str, Idempotency]] = []
     for index, rule in enumerate(rules):
         where = f"Loop: idempotency_rules[{index}]"

@@ -60,7 +60,6 @@ class Operations:
         # A cancel that ended the last wait: the round it would start shall not begin.
         if self._state.core.cancel.is_set and self._was_given_up():
             self._abandon_rest_cancelled()
-        self._state.tally.rounds += 1
 
     def behind(self, batch: Batch) -> list[ToolOperation]:
         """The calls that come after *batch* and have not been handed over."""

@@ -111,9 +111,9 @@ class LiveCall:
             raise ConfigError("an ask needs somebody to answer it: pass an asker, or give the loop on_ask=")
         if not isinstance(request, Mapping):
             raise ConfigError(f"an ask's request must be a mapping, got {type(request).__name__}")
-        tool = request.get("tool")
+        named = request.get("tool")
+        tool = named if isinstance(named, str) else None
         facts: dict[str, Any] = {"request": dict(request), "call_id": call_id}
-        tool = tool if isinstance(tool, str) else None
         if on_ask == "run":
             return self._ask_through_run(call_id, facts, tool)
         return self._ask_through(on_ask, request, facts, tool)

@@ -109,7 +109,7 @@ class Loop:
             counter=wiring.default_counter() if counter is None else options.checked_counter(counter),
             session=options.checked_session(session, has_provider=wired is not None),
             system_prompt=wiring.wired_prompt(system_prompt),
-            context_budget=window.checked_budget(context_budget),
+            context_budget=options.checked_budget(context_budget),
             limits=Limits(
                 max_tool_rounds=options.checked_count("max_tool_rounds", max_tool_rounds, 0),
                 max_tool_calls=options.checked_count("max_tool_calls", max_tool_calls, 0),
@@ -314,6 +314,7 @@ class Loop:
             for batch in operations.batches():  # the model's order, while still proposed
                 dispatch.run(state, operations, batch, data)  # answered, unknown or never run
                 grants.sync(state, ledger)  # an "always" is on disk before the next batch
+            state.tally.rounds += 1
 
     def _finish(self, state: RunState, ending: Ending) -> None:
         """The one terminal event, and the result before it."""

@@ -11,13 +11,14 @@ from llm_agent.canonical import canonical_arguments
 from llm_agent.events import LimitReached
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message, Reply
+from llm_agent.tool_operation import call_signature
 
 
 def refuses(state: RunState, reply: Reply) -> bool:
     """Return whether *reply* asks for more than the run may have; its consequences are taken then."""
     if not reply.tool_calls or not state.tools:
         return False
-    batch = [(call.name, f"{call.name}\0{canonical_arguments(call.arguments)}") for call in reply.tool_calls]
+    batch = [(call.name, call_signature(call.name, canonical_arguments(call.arguments))) for call in reply.tool_calls]
     hit = state.config.limits.check(state.tally, batch)
     if hit is None:
         return False

@@ -15,7 +15,7 @@ import attrs
 from llm_agent import notices
 from llm_agent.canonical import data_digest
 from llm_agent.codec import dumps, error_text, text_of
-from llm_agent.events import AbandonReason, ToolAbandoned, ToolResult
+from llm_agent.events import ToolAbandoned, ToolResult
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message, ToolAnswer
 from llm_agent.tool_operation import Settlement, ToolOperation
@@ -23,12 +23,10 @@ from llm_agent.tool_operation import Settlement, ToolOperation
 # A settle line quotes the first line of an error, up to this many characters.
 ERROR_CHARS = 200
 
-_UNKNOWN = {"cancelled": notices.UNKNOWN_CANCELLED, "deadline": notices.UNKNOWN_DEADLINE}
-_ABANDONED: dict[AbandonReason, str] = {
-    "cancelled": notices.ABANDONED_CANCELLED,
-    "deadline": notices.ABANDONED_DEADLINE,
-    "budget-exhausted": notices.ABANDONED_BUDGET,
-}
+# Why nobody waits for a call any more.
+Reason = Literal["cancelled", "deadline"]
+_UNKNOWN: dict[Reason, str] = {"cancelled": notices.UNKNOWN_CANCELLED, "deadline": notices.UNKNOWN_DEADLINE}
+_ABANDONED: dict[Reason, str] = {"cancelled": notices.ABANDONED_CANCELLED, "deadline": notices.ABANDONED_DEADLINE}
 
 
 @attrs.frozen
@@ -75,7 +73,7 @@ def settle(state: RunState, op: ToolOperation, content: str, *, is_error: bool) 
     state.emit(ToolResult(id=op.call_id, name=op.tool, content=message.text, is_error=is_error, round=op.round))
 
 
-def unknown(state: RunState, operations: Sequence[ToolOperation], reason: Literal["cancelled", "deadline"]) -> None:
+def unknown(state: RunState, operations: Sequence[ToolOperation], reason: Reason) -> None:
     """Settle a batch nobody waits for any longer: dispatched, and that is all that is known."""
     extra = {"outcome-unknown": True} | ({"cancelled": True} if reason == "cancelled" else {})
     for op in operations:
@@ -86,9 +84,7 @@ def unknown(state: RunState, operations: Sequence[ToolOperation], reason: Litera
         state.emit(ToolAbandoned(id=op.call_id, name=op.tool, reason=reason, dispatched=True, round=op.round))
 
 
-def never_run(
-    state: RunState, operations: Sequence[ToolOperation], reason: AbandonReason, notice: str | None = None
-) -> None:
+def never_run(state: RunState, operations: Sequence[ToolOperation], reason: Reason, notice: str | None = None) -> None:
     """Answer calls that will not be dispatched: they did not run, for certain."""
     for op in operations:
         if not op.abandon(reason):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import attrs
 
-from llm_agent.errors import ConfigError
 from llm_agent.loop.state import RunState
 
 
@@ -26,19 +25,6 @@ class Overflow:
             f"the request does not fit: it needs {self.needed} tokens ({self.messages} of them messages), "
             f"the window has {self.window}"
         )
-
-
-def checked_budget(budget: object) -> int | None:
-    """Return the option as a number of tokens.
-
-    Raises:
-        ConfigError: it is no whole number above 0.
-    """
-    if budget is None:
-        return None
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-        raise ConfigError(f"Loop: context_budget must be a number of tokens above 0, got {budget!r}")
-    return budget
 
 
 def measure(state: RunState) -> int | None:

@@ -181,5 +181,4 @@ def _asked(provider: ToolProvider, calls: list[ToolRequest]) -> list[Answer]:
 
 
 def _failure(call: ToolRequest, failure: BaseException) -> ToolAnswer:
-    said = f"{type(failure).__name__}: {codec.clean_value(failure)}"
-    return ToolAnswer(call.id, notices.PROVIDER_RAISED.format(failure=said), is_error=True)
+    return ToolAnswer(call.id, notices.PROVIDER_RAISED.format(failure=codec.error_text(failure)), is_error=True)

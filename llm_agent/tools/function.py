@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import re
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, overload
@@ -20,7 +19,7 @@ import attrs
 from llm_agent import codec
 from llm_agent.call_context import ToolCallContext, current_call
 from llm_agent.errors import ConfigError
-from llm_agent.messages import ToolAnswer, ToolRequest
+from llm_agent.messages import LEGAL_TOOL_NAME, ToolAnswer, ToolRequest
 from llm_agent.tool_operation import IDEMPOTENCIES, Idempotency
 from llm_agent.tools import docstrings
 from llm_agent.tools.results import answer_of
@@ -33,8 +32,6 @@ _log = logging.getLogger("llm_agent.tools")
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 _MARK: Final = "__llm_agent_tool__"
-# The narrowest rule of the vendors.
-_LEGAL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @attrs.frozen
@@ -118,7 +115,7 @@ def _marked(function: Callable[..., Any], mark: ToolMark) -> Callable[..., Any]:
 
 
 def check_name(name: Any, where: str) -> str:
-    if not isinstance(name, str) or not _LEGAL_NAME.fullmatch(name):
+    if not isinstance(name, str) or not LEGAL_TOOL_NAME.fullmatch(name):
         raise ConfigError(
             f"{where}: a tool's name is 1 to 64 letters, digits, _ or -, got {name!r}; set it by @tool(name=...)"
         )
@@ -196,9 +193,7 @@ class FunctionTool:
 def failed(call: ToolRequest, failure: BaseException) -> ToolAnswer:
     """Return the error answer `Type: message`; the traceback goes to the log."""
     _log.debug("tool %s raised", call.name, exc_info=failure)
-    kind = type(failure).__name__
-    said = codec.clean_value(failure)
-    return ToolAnswer(call.id, f"{kind}: {said}" if said else kind, is_error=True)
+    return ToolAnswer(call.id, codec.error_text(failure), is_error=True)
 
 
 def function_tool(function: Any, where: str = "Toolbox") -> FunctionTool:

@@ -20,7 +20,7 @@ MARK_VARIABLE: Final = "LLM_AGENT_COMMAND_ID"
 
 HAS_TABLE: Final = os.path.exists("/proc/self/stat")
 # How often a kill without waiting looks for processes that were forked under its hands.
-_ROUNDS: Final = 5
+KILL_ROUNDS: Final = 5
 _DEAD_STATES: Final = frozenset("ZXx")
 
 
@@ -94,7 +94,7 @@ def family(leader: ProcessRow, mark: str) -> list[ProcessRow]:
 def kill_marked(mark: str) -> None:
     """Kill every process that carries *mark*, where nothing else is known of the command. Never raises."""
     nobody = ProcessRow(pid=-1, parent=-1, group=-1, session=-1, started=0, is_alive=False)
-    for _ in range(_ROUNDS if HAS_TABLE else 0):
+    for _ in range(KILL_ROUNDS if HAS_TABLE else 0):
         rows = family(nobody, mark)
         if not rows:
             break

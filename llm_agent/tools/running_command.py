@@ -20,7 +20,7 @@ from typing import IO, Final, Literal
 import attrs
 
 from llm_agent.tools.output import HeadAndTail
-from llm_agent.tools.process_table import HAS_TABLE, ProcessRow, family, row_of, send
+from llm_agent.tools.process_table import HAS_TABLE, KILL_ROUNDS, ProcessRow, family, row_of, send
 
 _log = logging.getLogger("llm_agent.tools.process")
 
@@ -36,8 +36,6 @@ _LINGER: Final = 0.1
 _PAUSES: Final = (0.002, 0.02)
 # How long SIGKILL may take, in seconds; only a process stuck in the kernel needs more.
 _KILL_PATIENCE: Final = 1.0
-# How often a kill without waiting looks for processes that were forked under its hands.
-_KILL_ROUNDS: Final = 5
 
 
 class RunningCommand:
@@ -202,7 +200,7 @@ class RunningCommand:
     def kill(self) -> None:
         """Kill whatever is left, at once and without waiting. Any thread; never raises."""
         with self._burial:
-            for _ in range(_KILL_ROUNDS):
+            for _ in range(KILL_ROUNDS):
                 left = [] if self._is_buried else self._left()
                 if not left:
                     break

@@ -18,8 +18,6 @@ from llm_agent.tool_operation import Idempotency
 from llm_agent.tools.function import FunctionTool, function_tool
 from llm_agent.tools.shapes import names_of, nearest
 
-# To the model.
-
 
 class Toolbox:
     """Functions as a tool provider. Immutable; share it between loops and threads.

@@ -16,7 +16,6 @@ from llm_agent import codec, notices
 from llm_agent.errors import ConfigError
 from llm_agent.tools.shapes import Definitions, Field, JsonSchema, Mismatch, Shape, object_schema, read_fields, shown
 
-# To the model. The name of the tool, then one line for each problem.
 _NESTED_TOO_DEEPLY: Final = "nested too deeply"
 
 # Problems told at once; a model that got more wrong than that starts over anyway.

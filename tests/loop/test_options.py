@@ -18,6 +18,18 @@ class NoSession:
     messages: tuple[Message, ...] = ()
 
 
+class DeafCounter:
+    """A counter that cannot be told to forget."""
+
+    def count_messages(self, messages: object) -> int:
+        return 0
+
+    def count_request(self, messages: object, tools: object) -> int:
+        return 0
+
+    def record_usage(self, **report: object) -> None: ...
+
+
 BACKEND = ScriptedBackend([])
 
 
@@ -32,6 +44,7 @@ BACKEND = ScriptedBackend([])
         ({"provider": ScriptedProvider({}), "tools": []}, "not both"),
         ({"session": NoSession()}, "append_message"),
         ({"counter": object()}, "counter"),
+        ({"counter": DeafCounter()}, r"invalidate\(\)"),
         ({"context_budget": 0}, "context_budget"),
         ({"max_tool_rounds": -1}, "max_tool_rounds"),
         ({"max_tool_calls": 1.5}, "max_tool_calls"),
@@ -47,10 +60,12 @@ BACKEND = ScriptedBackend([])
         ({"tool_deadline": {"a": 0}}, "tool_deadline"),
         ({"tool_deadline": {"": 1}}, "tool_deadline"),
         ({"max_abandoned_calls": 0}, "max_abandoned_calls"),
+        ({"idempotency_rules": 5}, "idempotency_rules"),
         ({"idempotency_rules": ["a"]}, r"idempotency_rules\[0\]"),
         ({"idempotency_rules": [{"tool": "", "idempotency": "unknown"}]}, r"idempotency_rules\[0\]"),
         ({"idempotency_rules": [{"tool": "a", "idempotency": "maybe"}]}, r"idempotency_rules\[0\]"),
         ({"concurrent_tools": "a*"}, "concurrent_tools"),
+        ({"concurrent_tools": 5}, "concurrent_tools"),
         ({"concurrent_tools": [{"tool": "a"}]}, "concurrent_tools"),
         ({"steer_source": 3}, "steer_source"),
         ({"steer_source": lambda needed: []}, "steer_source"),

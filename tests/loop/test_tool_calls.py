@@ -132,6 +132,16 @@ def test_no_arguments_are_an_empty_object(arguments: str | None) -> None:
     assert results(Loop(backend, tools=provider))[0].content == "{}"
 
 
+def test_a_call_that_was_answered_is_not_unknown() -> None:
+    """Whether it worked or failed: its end is known, so asking again repeats nothing unannounced."""
+    tools = ScriptedProvider({"works": "1", "fails": OSError("disk full")})
+
+    outcome = finished(Loop(ScriptedBackend([[call("works"), call("fails")], "done"]), tools=tools).run("go")).outcome
+
+    assert outcome.unknown == ()
+    assert outcome.safe_to_retry
+
+
 # -- deadlines -----------------------------------------------------------------------------
 
 

@@ -58,6 +58,14 @@ def test_lines_are_written_in_their_pinned_order(session: Session) -> None:
     ]  # fmt: skip
 
 
+def test_a_settle_line_says_how_long_the_call_took(session: Session) -> None:
+    """In seconds, from the moment it was handed over."""
+    finished(Loop(ScriptedBackend([call("a"), "done"]), tools=ScriptedProvider({"a": "1"}), session=session).run("go"))
+
+    (settled,) = payloads(session, "tool-settled")
+    assert 0 <= settled["duration"] < WAIT
+
+
 def test_a_turn_is_on_disk_before_it_is_announced(session: Session, path: Path) -> None:
     """Whoever sees TurnCommitted finds the line under its id."""
     run = Loop(ScriptedBackend(["said"]), session=session).run("go")

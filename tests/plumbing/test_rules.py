@@ -217,3 +217,8 @@ def test_requests_add_up_and_absent_is_not_zero() -> None:
     assert spent.complete is False
     assert spent.by_model["m"].complete is True
     assert spent.by_model["n"].total_tokens == 0
+
+
+def test_patterns_may_come_from_a_generator() -> None:
+    """It is walked once: what was checked is what counts."""
+    assert checked_patterns("option", (pattern for pattern in ("a", "b*"))) == ("a", "b*")

@@ -12,6 +12,7 @@ from llm_agent import (
     OpenAIBackend,
     Outcome,
     PendingAsk,
+    Repair,
     Run,
     RunStatus,
     Session,
@@ -83,6 +84,7 @@ def sessions() -> None:
     with Session.open("run.jsonl", meta={"who": "me"}) as session:
         assert_type(session, Session)
         assert_type(session.messages, tuple[Message, ...])
+        assert_type(session.repair(), list[Repair])
     opened: Callable[..., Session] = Session.read
     opened("x")
 
