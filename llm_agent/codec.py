@@ -46,6 +46,17 @@ def clean_text(text: str) -> str:
     return _SURROGATES.sub("\ufffd", joined)
 
 
+def split_held(text: str) -> tuple[str, str]:
+    """Return streamed *text* cleaned, and apart from it a high surrogate at its end.
+
+    A character beyond 16 bits may be cut in two; its first half is held back until the piece
+    that may bring the second.
+    """
+    if text and "\ud800" <= text[-1] <= "\udbff":
+        return clean_text(text[:-1]), text[-1]
+    return clean_text(text), ""
+
+
 def clean_value(value: Any) -> Any:
     """Return *value* as plain JSON data that any encoder accepts; containers are new. Never raises.
 

@@ -284,3 +284,18 @@ def test_text_that_strict_parsers_read_is_kept_byte_for_byte() -> None:
 def test_text_with_lone_surrogate_escapes_is_written_anew() -> None:
     """A server's parser would refuse the escape."""
     assert codec.strict_text(r'{"a": "\ud800", "b": 1}') == '{"a":"\ufffd","b":1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "held"),
+    [
+        ("", "", ""),
+        ("ab", "ab", ""),
+        ("a\ud83d", "a", "\ud83d"),
+        ("\ud83d\ude00", "\N{GRINNING FACE}", ""),
+        ("\ude00", "\ufffd", ""),
+    ],
+)
+def test_a_first_half_at_the_end_is_held_back(text: str, whole: str, held: str) -> None:
+    """Only there may the second half still come."""
+    assert codec.split_held(text) == (whole, held)

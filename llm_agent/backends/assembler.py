@@ -17,7 +17,6 @@ from llm_agent.backends.wire import content_of, usage_from
 from llm_agent.messages import Delta, ToolRequest, Usage
 
 _NOTHING = Delta()
-_HIGH_SURROGATES = ("\ud800", "\udbff")
 
 
 def plain_text(chunk: Any) -> str | None:
@@ -121,7 +120,7 @@ class Assembler:
                 text = choice["text"]
             self._take_finish(choice)
         if text or self._held:
-            text = self._whole_text(text)
+            text, self._held = codec.split_held(self._held + text)
         if not (text or reasoning or usage or model):
             return _NOTHING
         return Delta(text, codec.clean_text(reasoning), usage=usage, model=model)
@@ -168,13 +167,6 @@ class Assembler:
         reason = choice.get("finish_reason")
         if isinstance(reason, str) and reason not in ("", "null"):
             self.finish_reason = codec.clean_text(reason)
-
-    def _whole_text(self, text: str) -> str:
-        # A character beyond 16 bits may be cut in two; its first half waits for the second.
-        text, self._held = self._held + text, ""
-        if text and _HIGH_SURROGATES[0] <= text[-1] <= _HIGH_SURROGATES[1]:
-            text, self._held = text[:-1], text[-1]
-        return codec.clean_text(text)
 
     def _take_calls(self, delta: Mapping[str, Any]) -> None:
         calls = delta.get("tool_calls")

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from llm_agent.codec import clean_text
+from llm_agent.codec import clean_text, split_held
 from llm_agent.messages import Delta, Reply, ToolRequest, Usage
 
 
@@ -34,17 +34,10 @@ class Scope:
     def add_text(self, text: str) -> None:
         """Publish a piece of text, never an empty one."""
         if self._held or not text.isascii():
-            text = self._joined(text)
+            text, self._held = split_held(self._held + text)
         if text:
             self._texts.append(text)
             self._publish(text)
-
-    def _joined(self, text: str) -> str:
-        """Hold a high surrogate back at the end: its other half may open the next piece."""
-        text, self._held = self._held + text, ""
-        if text and "\ud800" <= text[-1] <= "\udbff":
-            text, self._held = text[:-1], text[-1]
-        return clean_text(text)
 
     def add(self, delta: Delta) -> None:
         """Take a piece that is more than text.
