@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-from llm_agent.messages import Delta, Message, ToolAnswer, ToolRequest
+from llm_agent.messages import Delta, Message, ToolAnswer, ToolRequest, Usage
 
 ToolDeclaration = Mapping[str, Any]
 """`{"type": "function", "function": {"name", "description"?, "parameters"?}}`."""
@@ -129,16 +129,31 @@ class ToolProvider(Protocol):
 
 
 class TokenCounter(Protocol):
-    """How large a conversation is. Must not block and must not raise."""
+    """How large a conversation is, in tokens.
 
-    def count_messages(self, messages: Sequence[Message]) -> int: ...
+    Contract: must not block and must not raise; a count is an int, 0 or more. Called on the
+    run's worker, and on the thread of a compaction while the worker waits for it.
+    """
+
+    def count_messages(self, messages: Sequence[Message]) -> int:
+        """Count a conversation, without what a request carries beside it."""
+        ...
 
     def count_text(self, text: str) -> int:
         """Count *text* as one system message; never disturbs a calibration."""
         ...
 
-    def count_request(self, messages: Sequence[Message], tools: Sequence[ToolDeclaration]) -> int:
-        """Count what a request with these messages and declarations weighs."""
+    def count_request(
+        self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], context: Sequence[Message] = ()
+    ) -> int:
+        """Count what a whole request weighs.
+
+        Args:
+            messages: the conversation.
+            tools: the declarations sent with it.
+            context: what this run says beside the conversation, in any place. A bill for an
+                earlier request of the same shape covers it, and the declarations, already.
+        """
         ...
 
     def record_usage(
@@ -161,8 +176,9 @@ class TokenCounter(Protocol):
 class Transcript(Protocol):
     """Where turns are kept. Every `append_*` returns after the line is with the operating system.
 
-    Optional: `repair()` and `needs_reply`, which `Loop.resume` needs, and `close()`, which
-    `close_session=True` calls.
+    Optional: `repair()` and `needs_reply`, which `Loop.resume` needs; `close()`, which
+    `close_session=True` calls; `append_compaction` and `append_elision`, which a loop with a
+    compactor needs; `append_run_context`, for runs with a context.
 
     Raises (every method): TranscriptError; nothing has changed then, in memory or on disk.
     """
@@ -208,32 +224,92 @@ class Transcript(Protocol):
 
 
 @attrs.frozen(kw_only=True)
+class Elision:
+    """One old tool result that a stub stands for."""
+
+    index: int
+    """Which message of the input."""
+    stub: str
+
+
+@attrs.frozen(kw_only=True)
 class Compaction:
     """What a compactor made of a conversation."""
 
     messages: tuple[Message, ...]
-    summary: str
-    dropped: int
+    summary: str = ""
+    """The whole content of the message that stands for what was dropped; `""` when nothing was."""
+    dropped: int = 0
     """How many messages the summary stands for; 0: nothing was summarised."""
-    cut_index: int
-    """The last message, in the input, that the summary replaces."""
+    cut_index: int = -1
+    """The last message, in the input, that the summary replaces; -1 when nothing was."""
+    kept: tuple[int, ...] = ()
+    """Messages up to the cut that stay although they are not sticky: the newest request, say."""
     tokens_before: int
     tokens_after: int
-    fallback: bool
-    exhausted: bool
+    fallback: bool = False
+    """No summary was to be had: a note stands for what was dropped."""
+    exhausted: bool = False
     """Nothing more can be gained, and it still does not fit."""
+    elisions: tuple[Elision, ...] = ()
+    """Applied before the fold; indices of the input."""
+    billed: tuple[tuple[str, Usage], ...] = ()
+    """Every request that was made for a summary: the model, and what it reported."""
 
 
 class Compactor(Protocol):
-    """Makes a conversation smaller before it outgrows the window."""
+    """Makes a conversation smaller before it outgrows the window.
+
+    Contract: pure for the conversation; messages are shared, never changed. Called on a thread
+    that can be abandoned.
+    """
 
     @property
-    def context_budget(self) -> int: ...
+    def context_budget(self) -> int:
+        """Tokens that a conversation may have."""
+        ...
 
-    def needs_compaction(self, messages: Sequence[Message], tokens: int) -> bool: ...
+    def needs_compaction(self, messages: Sequence[Message], tokens: int | None = None) -> bool:
+        """Whether it is time; *tokens* is the size of the conversation where it is known already."""
+        ...
 
     def compact(
-        self, messages: Sequence[Message], *, cancelled: threading.Event, target: int | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        cancelled: threading.Event | None = None,
+        target: int | None = None,
+        counter: TokenCounter | None = None,
     ) -> Compaction:
-        """Return a conversation that is smaller, or say that there is none. Never raises."""
+        """Return a conversation that is smaller, or say that there is none. Never raises.
+
+        Args:
+            messages: n >= 1 messages, no call of them unanswered.
+            cancelled: set when nobody wants the answer any more.
+            target: tokens that the result must not exceed, instead of the compactor's own aim.
+            counter: replaces the compactor's counter for every count of this call.
+        """
+        ...
+
+
+@attrs.frozen(kw_only=True)
+class Stored:
+    """Where a whole text is kept of which the conversation has an excerpt."""
+
+    file: str
+    """A bare file name; what `read` takes."""
+    digest: str
+    """SHA-256 of the UTF-8 bytes, 64 hex digits: what `sha256sum` says of the file."""
+    bytes: int
+
+
+class ArtifactStore(Protocol):
+    """Keeps what is too large for a conversation. Written to by the run's worker only."""
+
+    def write(self, name: str, text: str) -> Stored:
+        """Keep *text*, whole, under a file name made from *name*.
+
+        Raises:
+            OSError: it cannot be kept. Contract: nothing half-written is left behind.
+        """
         ...

@@ -60,9 +60,12 @@ class HeuristicCounter:
         """Return the tokens of *text* as one system message."""
         return self._tokens(len(text))
 
-    def count_request(self, messages: Sequence[Message], tools: Sequence[ToolDeclaration]) -> int:
-        """Return the tokens of *messages*, and of the declarations (none: nothing) as compact JSON."""
-        return self.count_messages(messages) + (self.count_text(_compact(list(tools))) if tools else 0)
+    def count_request(
+        self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], context: Sequence[Message] = ()
+    ) -> int:
+        """Return the tokens of *messages*, of *context*, and of the declarations (none: nothing) as compact JSON."""
+        declared = self.count_text(_compact(list(tools))) if tools else 0
+        return self.count_messages(messages) + declared + self.count_messages(context)
 
     def record_usage(
         self,
@@ -161,11 +164,13 @@ class UsageCounter:
         """Return an estimate of *text* as one system message; the calibration is left alone."""
         return self._fallback.count_text(text)
 
-    def count_request(self, messages: Sequence[Message], tools: Sequence[ToolDeclaration]) -> int:
-        """Return the size of a request; a bill already covers the declarations sent with it."""
+    def count_request(
+        self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], context: Sequence[Message] = ()
+    ) -> int:
+        """Return the size of a request; a bill already covers the declarations and the context sent with it."""
         learned = self._still_valid(messages)
         if learned is None:
-            return self._fallback.count_request(messages, tools)
+            return self._fallback.count_request(messages, tools, context)
         return self._with_tail(learned, messages)
 
     def _with_tail(self, learned: _Calibration, messages: Sequence[Message]) -> int:

@@ -12,11 +12,15 @@ PACKAGE = Path(llm_agent.__file__).parent
 # Floor by floor; on floors 0 to 2 a module may also import those listed before it.
 FLOORS: dict[int, tuple[str, ...]] = {
     0: (
-        "errors", "codec", "canonical", "notices", "messages", "wire_view", "tool_operation", "events", "outcome",
+        "errors", "codec", "canonical", "notices", "messages", "folding", "run_context", "wire_view",
+        "tool_operation", "events", "outcome",
     ),
-    1: ("cancel", "watchdog", "channel", "slot", "jsonl", "retry", "patterns", "limits", "bill"),
-    2: ("ports", "call_context", "asks", "run_core", "run", "live"),
-    3: ("token_count", "prompt", "session", "tools", "backends"),
+    1: (
+        "cancel", "watchdog", "channel", "slot", "jsonl", "retry", "overflow", "patterns", "limits", "excerpt",
+        "bill",
+    ),
+    2: ("ports", "budget", "scope", "streaming", "call_context", "asks", "run_core", "run", "live"),
+    3: ("token_count", "prompt", "compactor", "session", "tools", "backends"),
     4: ("loop",),
     5: ("testing",),
     6: ("cli", "__main__"),
@@ -30,7 +34,6 @@ PUBLIC_NAMES = set(llm_agent.__all__) - {room for rooms in FLOORS.values() for r
 LOOP_PAIRS = {
     ("roundtrip", "attempt"),
     ("roundtrip", "window"),
-    ("attempt", "scope"),
     ("dispatch", "settle"),
     ("dispatch", "live_call"),
 }

@@ -226,7 +226,7 @@ def test_a_signal_handler_may_cancel_while_its_thread_registers() -> None:
     won: list[bool] = []
 
     def land_inside() -> None:
-        with token._lock:  # where the handler lands
+        with token.event._wakers_lock:  # where the handler lands
             won.append(token.cancel("signal"))
 
     thread = threading.Thread(target=land_inside, daemon=True)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import attrs
 
 from llm_agent.errors import ConfigError
+from llm_agent.folding import folded, surviving, with_stubs
 from llm_agent.messages import Message
 from llm_agent.session import records
 from llm_agent.session.records import AnswerKind, Envelope, Refused
@@ -174,14 +175,18 @@ class Replay:
         summary = payload.get("summary")
         if not isinstance(summary, str):
             raise Refused(f"summary must be text, got {type(summary).__name__}")
-        return partial(self._compact, self.message_ids.index(through), records.line_id(envelope), summary)
+        cut = self.message_ids.index(through)
+        kept_ids = payload.get("kept-ids", [])
+        replaced = self.message_ids[: cut + 1]
+        if not isinstance(kept_ids, list) or not all(kept in replaced for kept in kept_ids):
+            raise Refused(f"kept-ids must name messages that the summary would replace, got {kept_ids!r}")
+        kept = frozenset(map(self.message_ids.index, kept_ids))
+        return partial(self._compact, cut, kept, records.line_id(envelope), summary)
 
-    def _compact(self, cut: int, summary_id: str, summary: str) -> None:
-        folded = zip(self.message_ids[: cut + 1], self.messages[: cut + 1], strict=True)
-        kept = [(known, message) for known, message in folded if message.is_sticky]
-        kept.append((summary_id, Message.user(summary)))
-        self.message_ids[: cut + 1] = [known for known, _ in kept]
-        self.messages[: cut + 1] = [message for _, message in kept]
+    def _compact(self, cut: int, kept: frozenset[int], summary_id: str, summary: str) -> None:
+        stays = [self.message_ids[index] for index in surviving(self.messages, cut, kept)]
+        self.messages = folded(self.messages, summary, cut, kept)
+        self.message_ids[: cut + 1] = [*stays, summary_id]
         last = len(self.messages) - 1
         while self.messages[last].role == "tool" and last > 0:
             last -= 1
@@ -203,9 +208,8 @@ class Replay:
         return partial(self._elide, stubs)
 
     def _elide(self, stubs: Mapping[str, str]) -> None:
-        for index, known in enumerate(self.message_ids):
-            if known in stubs:
-                self.messages[index] = attrs.evolve(self.messages[index], content=stubs[known])
+        by_index = {index: stubs[known] for index, known in enumerate(self.message_ids) if known in stubs}
+        self.messages = with_stubs(self.messages, by_index)
 
     # -- operations ------------------------------------------------------------------------
 

@@ -241,11 +241,12 @@ class Session:
         tokens_before: int | None = None,
         tokens_after: int | None = None,
         fallback: bool = False,
+        kept_ids: Sequence[str] = (),
     ) -> str:
         """Write that a summary stands for the messages up to and including *replaces_through_id*.
 
-        Sticky ones among them stay, in front of the summary. Returns the line's id, which is
-        also the summary's.
+        Sticky ones among them, and those of *kept_ids*, stay, in front of the summary. Returns
+        the line's id, which is also the summary's.
         """
         payload = {
             "summary": summary,
@@ -253,6 +254,7 @@ class Session:
             "tokens-before": tokens_before,
             "tokens-after": tokens_after,
             "fallback": fallback,
+            "kept-ids": list(kept_ids) or None,
         }
         return self._append(records.COMPACTION, without_none(payload))
 

@@ -1,7 +1,7 @@
 """What one attempt has brought so far: its text, its calls, its facts.
 
 Published piece by piece as it arrives. The law: what a backend hands in is checked here, where
-it can still be laid at its door as a failed attempt. Who reads it is `attempt`'s business.
+it can still be laid at its door as a failed attempt. Who reads, and why, is not known here.
 """
 
 from __future__ import annotations
