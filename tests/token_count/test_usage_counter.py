@@ -1,8 +1,7 @@
-"""Sizes: a rule of thumb to the token, and a calibration that never outlives its conversation."""
+"""Sizes learned from bills: a calibration never outlives its conversation."""
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,126 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_agent import codec
 from llm_agent.errors import ConfigError
 from llm_agent.messages import Message, PrefixDigest, ToolRequest, messages_digest
 from llm_agent.ports import TokenCounter
-from llm_agent.token_count import TOKENS_PER_PART, HeuristicCounter, UsageCounter
+from llm_agent.token_count import HeuristicCounter, UsageCounter
 
-OVERHEAD = 8
 TOOLS = [{"type": "function", "function": {"name": "read_file"}}]
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
 
 
 def user(characters: int) -> Message:
     return Message.user("x" * characters)
-
-
-# -- the rule of thumb ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("messages", "tokens"),
-    [([], 0), ([user(8)], 10), ([user(1)], 9), ([user(0)], 8), ([user(1)] * 2, 18), ([user(100)] * 40, 40 * 33)],
-    ids=range(6),
-)
-def test_each_message_is_rounded_up_by_itself(messages: list[Message], tokens: int) -> None:
-    """An overhead each, and a quarter of its characters."""
-    assert HeuristicCounter().count_messages(messages) == tokens
-
-
-def test_calls_weigh_as_their_compact_json() -> None:
-    """What was sent counts, whether or not there is text beside it."""
-    call = ToolRequest("call_1", "read_file", '{"path": "a"}')
-    weight = len(codec.dumps([call.to_dict()]).decode())
-
-    assert HeuristicCounter().count_messages([Message.assistant("", [call])]) == OVERHEAD + math.ceil(weight / 4)
-    assert HeuristicCounter().count_messages([Message.assistant("abcd", [call])]) == OVERHEAD + math.ceil(
-        (weight + 4) / 4
-    )
-
-
-def test_two_calls_weigh_more_than_one() -> None:
-    """Each is sent."""
-    call = ToolRequest("call_1", "read_file", {"path": "a"})
-    count = HeuristicCounter().count_messages
-
-    assert count([Message.assistant("", [call, call])]) > count([Message.assistant("", [call])])
-
-
-@pytest.mark.parametrize("part", [IMAGE, {"type": "input_audio", "input_audio": {"data": "AA=="}}, {}])
-def test_a_part_without_text_weighs_a_constant(part: dict[str, Any]) -> None:
-    """The length of a data URL says nothing about what is billed."""
-    message = Message.user([{"type": "text", "text": "12345678"}, part, part])
-
-    assert HeuristicCounter().count_messages([message]) == OVERHEAD + 2 + 2 * TOKENS_PER_PART
-
-
-def test_characters_are_counted_and_not_bytes() -> None:
-    """A wide character is one character."""
-    assert HeuristicCounter().count_text("日本語だ") == OVERHEAD + 1
-
-
-@pytest.mark.parametrize("text", ["", "x", "x" * 4001])
-def test_a_text_is_one_system_message(text: str) -> None:
-    """Empty text costs the overhead."""
-    counter = HeuristicCounter()
-
-    assert counter.count_text(text) == counter.count_messages([Message.system(text)])
-
-
-def test_a_request_is_its_messages_and_the_json_of_its_tools() -> None:
-    """No tools, nothing added."""
-    counter = HeuristicCounter()
-    messages = [user(10)]
-
-    assert counter.count_request(messages, []) == counter.count_messages(messages)
-    assert counter.count_request(messages, TOOLS) == counter.count_messages(messages) + counter.count_text(
-        codec.dumps(TOOLS).decode()
-    )
-
-
-def test_both_knobs_are_honoured() -> None:
-    """Characters per token, tokens per message."""
-    counter = HeuristicCounter(chars_per_token=2.5, per_message_overhead=0)
-
-    assert counter.count_messages([user(5), user(6)]) == 2 + 3
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"chars_per_token": 0},
-        {"chars_per_token": -1},
-        {"chars_per_token": math.nan},
-        {"chars_per_token": math.inf},
-        {"chars_per_token": "4"},
-        {"chars_per_token": True},
-        {"per_message_overhead": -1},
-        {"per_message_overhead": 1.5},
-        {"per_message_overhead": None},
-    ],
-    ids=str,
-)
-def test_knobs_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
-    """The message names the option and what came."""
-    (name,) = options
-
-    with pytest.raises(ConfigError, match=f"HeuristicCounter: {name} must be"):
-        HeuristicCounter(**options)
-
-
-def test_reports_and_invalidation_are_harmless() -> None:
-    """A rule of thumb learns nothing and forgets nothing."""
-    counter = HeuristicCounter()
-
-    counter.record_usage(prompt_tokens=9_999, message_count=1)
-    counter.invalidate()
-
-    assert counter.count_messages([user(8)]) == 10
-
-
-# -- the calibration ------------------------------------------------------------------------
 
 
 def calibrated(
@@ -261,6 +150,33 @@ def test_the_newest_report_replaces() -> None:
     }
 
 
+def test_a_bill_covers_the_context_too() -> None:
+    """It was sent with the messages that were billed."""
+    context = [user(400)]
+    counter = calibrated(SENT)
+
+    assert counter.count_request(SENT, TOOLS, context) == 1_000
+    assert counter.count_request([*SENT, user(8)], TOOLS, context) == 1_010
+
+
+def test_without_a_bill_the_context_is_estimated() -> None:
+    """Like the messages and the declarations."""
+    context = [user(400)]
+    counter, estimate = UsageCounter(), HeuristicCounter()
+
+    assert counter.count_request(SENT, TOOLS, context) == estimate.count_request(SENT, TOOLS, context)
+
+
+def test_calls_that_grew_in_place_drop_the_calibration() -> None:
+    """A turn whose calls are other ones was never billed."""
+    call = ToolRequest("c", "n", "{}")
+    counter = calibrated([*SENT, Message.assistant("", [call])])
+    grown = [*SENT, Message.assistant("", [call, call])]
+
+    assert counter.count_messages(grown) == HeuristicCounter().count_messages(grown)
+    assert counter.calibration() == {}
+
+
 @pytest.mark.parametrize("tokens", [None, -1, 1.5, "9", True])
 @pytest.mark.parametrize("field", ["prompt_tokens", "message_count"])
 def test_a_report_without_both_numbers_teaches_nothing(field: str, tokens: Any) -> None:
@@ -331,6 +247,25 @@ def test_invalidating_forgets() -> None:
     assert counter.count_messages(SENT) == HeuristicCounter().count_messages(SENT)
 
 
+def test_after_invalidation_the_next_bill_counts_again() -> None:
+    """Forgetting is no state: the counter learns as it did at the start."""
+    counter = calibrated(SENT)
+
+    counter.invalidate()
+    counter.record_usage(prompt_tokens=70, message_count=2, prefix_digest=messages_digest(SENT), backend="n")
+
+    assert counter.count_messages(SENT) == 70
+
+
+def test_an_absurd_bill_of_another_backend_teaches_nothing_and_drops() -> None:
+    """Its number is no number, but it says that the tokens are other ones."""
+    counter = calibrated(SENT, backend="m")
+
+    counter.record_usage(prompt_tokens=-5, message_count=2, backend="n")
+
+    assert counter.calibration() == {}
+
+
 class Flat:
     """A counter of another kind: ten a piece."""
 
@@ -340,7 +275,7 @@ class Flat:
     def count_text(self, text: str) -> int:
         return 10
 
-    def count_request(self, messages: Sequence[Message], tools: Sequence[Any]) -> int:
+    def count_request(self, messages: Sequence[Message], tools: Sequence[Any], context: Sequence[Message] = ()) -> int:
         return 10 * len(messages) + 5
 
     def record_usage(self, **report: Any) -> None: ...

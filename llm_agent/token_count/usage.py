@@ -1,107 +1,22 @@
-"""How large a conversation is, in tokens: a rule of thumb, and a count that learns from bills.
+"""How large a conversation is, learned from what servers billed for it.
 
-Counters never block and never raise; the calibration of one `UsageCounter` belongs to one
-conversation, so each loop has its own. What a count is compared with (windows, budgets) and
-what is done about it do not live here.
+The law: a calibration never outlives its conversation. One that has become shorter or other, or
+is read by another model, drops what was learned for good. What a count is compared with (windows,
+budgets) and what is done about it do not live here.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
-from typing import Any, TypeGuard, cast
+from typing import Any
 
 import attrs
 
-from llm_agent import codec
-from llm_agent.errors import ConfigError
 from llm_agent.messages import Message, PrefixDigest
 from llm_agent.ports import TokenCounter, ToolDeclaration
-
-# What an image (or any other part without text) weighs. Vendors bill by size and detail: OpenAI's
-# vision guide gives 765 for 1024 x 1024 in high detail, Anthropic's about 1,600 at most; the
-# length of a data URL says nothing.
-TOKENS_PER_PART = 1_000
-
-
-# What is called of a fallback.
-_ESTIMATING = ("count_messages", "count_text", "count_request")
-
-
-def _more_than_zero(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"{type(instance).__name__}: {attribute.name} must be a number above 0, got {value!r}")
-
-
-def _whole(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    if not _is_count(value):
-        raise ConfigError(f"{type(instance).__name__}: {attribute.name} must be an int, 0 or more, got {value!r}")
-
-
-@attrs.frozen(kw_only=True)
-class HeuristicCounter:
-    """A rule of thumb: characters divided by a constant, and an overhead per message.
-
-    Within about 20 % for English text; poorer for code and for scripts that pack more into a
-    character. Knows nothing of any conversation: share it freely.
-    """
-
-    chars_per_token: float = attrs.field(default=4.0, validator=_more_than_zero)
-    per_message_overhead: int = attrs.field(default=8, validator=_whole)
-    """Tokens for the role and the framing of one message."""
-
-    def count_messages(self, messages: Sequence[Message]) -> int:
-        """Return the tokens of n >= 0 messages, each rounded up by itself; 0 for none."""
-        return sum(map(self._weigh, messages))
-
-    def count_text(self, text: str) -> int:
-        """Return the tokens of *text* as one system message."""
-        return self._tokens(len(text))
-
-    def count_request(
-        self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], context: Sequence[Message] = ()
-    ) -> int:
-        """Return the tokens of *messages*, of *context*, and of the declarations (none: nothing) as compact JSON."""
-        declared = self.count_text(_compact(list(tools))) if tools else 0
-        return self.count_messages(messages) + declared + self.count_messages(context)
-
-    def record_usage(
-        self,
-        *,
-        prompt_tokens: int | None,
-        completion_tokens: int | None = None,
-        message_count: int | None = None,
-        prefix_digest: str | None = None,
-        backend: str | None = None,
-    ) -> None:
-        """Nothing is learned."""
-
-    def invalidate(self) -> None:
-        """Nothing was learned."""
-
-    def _weigh(self, message: Message) -> int:
-        content = message.content
-        if isinstance(content, str) and not message.tool_calls:
-            return self._tokens(len(content))
-        characters = len(message.text)
-        if message.tool_calls:
-            characters += len(_compact([call.to_dict() for call in message.tool_calls]))
-        return self._tokens(characters) + _parts_without_text(message) * TOKENS_PER_PART
-
-    def _tokens(self, characters: int) -> int:
-        return self.per_message_overhead + math.ceil(characters / self.chars_per_token)
-
-
-def _compact(value: Any) -> str:
-    return codec.dumps(value).decode()
-
-
-def _parts_without_text(message: Message) -> int:
-    if isinstance(message.content, str):
-        return 0
-    return sum(not isinstance(part.get("text"), str) for part in message.content)
+from llm_agent.token_count.checks import fallback_of, is_count
+from llm_agent.token_count.heuristic import HeuristicCounter
 
 
 @attrs.frozen(kw_only=True)
@@ -134,7 +49,7 @@ class UsageCounter:
         Raises:
             ConfigError: *fallback* is no counter.
         """
-        self._fallback: TokenCounter = HeuristicCounter() if fallback is None else _checked(fallback)
+        self._fallback: TokenCounter = HeuristicCounter() if fallback is None else fallback_of("UsageCounter", fallback)
         # Guards the three below; a leaf, the fallback is asked outside.
         self._lock = threading.Lock()
         self._calibration: _Calibration | None = None
@@ -213,10 +128,10 @@ class UsageCounter:
         A report without both numbers teaches nothing. Raises: Nothing.
         """
         with self._lock:
-            if _is_count(completion_tokens):
+            if is_count(completion_tokens):
                 self._last_completion_tokens = completion_tokens
             self._drop_if_of_another(backend)
-            if _is_count(prompt_tokens) and _is_count(message_count):
+            if is_count(prompt_tokens) and is_count(message_count):
                 self._calibration = _Calibration(
                     message_count=message_count,
                     prompt_tokens=prompt_tokens,
@@ -234,14 +149,3 @@ class UsageCounter:
         with self._lock:
             self._calibration = None
             self._prefix = PrefixDigest()
-
-
-def _checked(counter: Any) -> TokenCounter:
-    for method in _ESTIMATING:
-        if isinstance(counter, type) or not callable(getattr(counter, method, None)):
-            raise ConfigError(f"UsageCounter: fallback must be a counter with {method}(), got {counter!r}")
-    return cast("TokenCounter", counter)
-
-
-def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
