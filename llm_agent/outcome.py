@@ -8,7 +8,7 @@ place that ends runs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -17,6 +17,9 @@ from llm_agent.errors import RunNotCompleted
 from llm_agent.events import AttemptRecord, RunCancelled, RunCompleted, RunFailed, Stage, Terminal
 from llm_agent.messages import Message, Usage
 from llm_agent.tool_operation import SAFE_TO_REPEAT, Idempotency
+
+if TYPE_CHECKING:
+    from decimal import Decimal
 
 Status = Literal["completed", "failed", "cancelled"]
 
@@ -69,23 +72,44 @@ class ModelSpend:
     total_tokens: int = 0
     cached_prompt_tokens: int | None = None
     cost: float | None = None
+    cost_estimated: bool = False
     complete: bool = True
 
-    def plus(self, usage: Usage) -> ModelSpend:
-        """Return this with one more attempt; what it did not report adds nothing."""
+    def plus(self, usage: Usage, estimated_cost: float | None = None) -> ModelSpend:
+        """Return this with one more attempt; what it did not report adds nothing.
+
+        Args:
+            estimated_cost: stands in for a cost that was not reported.
+        """
         total = usage.billed_total
+        is_estimated = usage.cost is None and estimated_cost is not None
         return ModelSpend(
             attempts=self.attempts + 1,
             prompt_tokens=_sum(self.prompt_tokens, usage.prompt_tokens),
             completion_tokens=_sum(self.completion_tokens, usage.completion_tokens),
             total_tokens=self.total_tokens + (total or 0),
             cached_prompt_tokens=_sum(self.cached_prompt_tokens, usage.cached_prompt_tokens),
-            cost=_sum(self.cost, usage.cost),
+            cost=_sum_of_costs(self.cost, estimated_cost if is_estimated else usage.cost),
+            cost_estimated=self.cost_estimated or is_estimated,
             complete=self.complete and total is not None,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return _told(self)
+        return _told_spend(self)
+
+
+def as_decimal(amount: int | float | Decimal) -> Decimal:
+    """Return *amount* as the decimal number it is written as: 0.1 is a tenth."""
+    from decimal import Decimal  # not at the top: 2 % of importing the library, for runs that report a cost
+
+    return Decimal(str(amount))
+
+
+def _sum_of_costs(known: float | None, more: float | None) -> float | None:
+    if known is None or more is None:
+        return more if known is None else known
+    # Costs are floats, as they come; added as decimals, or 0.7 and 0.1 would stay below a cap of 0.8.
+    return float(as_decimal(known) + as_decimal(more))
 
 
 def _sum(known: Any, more: Any) -> Any:
@@ -106,17 +130,26 @@ class Spent:
     cached_prompt_tokens: int | None = None
     """Part of *prompt_tokens*."""
     cost: float | None = None
+    cost_estimated: bool = False
+    """Whether part of *cost* was computed from a price table, because a provider reported none."""
     wall_clock: float = 0.0
     """Seconds the run worked."""
     complete: bool = True
-    """Whether every attempt reported its total."""
+    """Whether every attempt reported its total, and nothing was asked whose bill never came."""
     by_model: Mapping[str, ModelSpend] = attrs.field(factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Kebab-case, unreported numbers absent."""
-        told = _told(self)
+        """Kebab-case, unreported numbers absent; `cost-estimated` only where it is true."""
+        told = _told_spend(self)
         told["by-model"] = {model: spend.to_dict() for model, spend in self.by_model.items()}
         return told
+
+
+def _told_spend(spend: ModelSpend | Spent) -> dict[str, Any]:
+    told = _told(spend)
+    if not spend.cost_estimated:
+        del told["cost-estimated"]
+    return told
 
 
 def _told(record: Any) -> dict[str, Any]:

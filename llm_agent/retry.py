@@ -13,24 +13,11 @@ from typing import Final
 
 import attrs
 
-from llm_agent.errors import BackendError
 from llm_agent.events import Disposition
 
 # Asking again cannot help: the request, the key or the account is refused.
 _HOPELESS: Final = frozenset({400, 401, 402, 403, 404})
 _BY_CLASS: Final[dict[str, Disposition]] = {"timeout": "advance", "connection": "retry-same", "response": "advance"}
-
-# A 400 with one of these is about the size of the request: another backend may take it, this
-# one never will. Codes first, then the vendors' wordings.
-OVERFLOW_CODES: Final = ("context_length_exceeded", "exceed_context_size_error")
-OVERFLOW_PHRASES: Final = (
-    "context length",
-    "context_length",
-    "maximum context",
-    "too many tokens",
-    "prompt is too long",
-    *OVERFLOW_CODES,
-)
 
 DEFAULT_RETRY_AFTER_CAP: Final = 120.0
 """Seconds; the longest wait a server may ask for, where the backend says nothing else."""
@@ -51,14 +38,6 @@ def classify_error(error_class: str | None, status: int | None = None, *, parser
     if status in _HOPELESS:
         return "abort"
     return "retry-same" if 500 <= (status or 0) <= 599 else "advance"
-
-
-def says_overflow(error: BackendError) -> bool:
-    """Return whether a refusal means that the request is larger than the window."""
-    if error.error_class != "http" or error.status != 400:
-        return False
-    text = error.message.lower()
-    return any(phrase in text for phrase in OVERFLOW_PHRASES)
 
 
 _no_backoff_depth = 0

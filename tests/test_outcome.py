@@ -165,6 +165,7 @@ def test_a_bill_adds_what_was_reported_and_notes_what_was_not() -> None:
         "total_tokens": 5,
         "cached_prompt_tokens": 4,
         "cost": 0.5,
+        "cost_estimated": False,
         "complete": False,
     }
 

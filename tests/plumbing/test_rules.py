@@ -1,4 +1,4 @@
-"""Retry, limits, patterns and the bill: arithmetic, without a clock."""
+"""Retry, limits and patterns: arithmetic, without a clock."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llm_agent.bill import Bill
-from llm_agent.errors import BackendError, ConfigError
+from llm_agent.errors import ConfigError
 from llm_agent.limits import LimitHit, Limits, Tally
-from llm_agent.messages import Usage
 from llm_agent.patterns import checked_patterns, matches
-from llm_agent.retry import Decision, RetryPolicy, classify_error, no_backoff, retry_backoff, says_overflow
+from llm_agent.retry import Decision, RetryPolicy, classify_error, no_backoff, retry_backoff
 
 
 @pytest.mark.parametrize(
@@ -66,21 +64,6 @@ def test_no_backoff_makes_retries_wait_nothing() -> None:
 
     assert inside == 0.0
     assert retry_backoff(5) > 0
-
-
-@pytest.mark.parametrize(
-    ("message", "status", "is_overflow"),
-    [
-        ("This model's maximum context length is 8 tokens", 400, True),
-        ("PROMPT IS TOO LONG: 9 > 8", 400, True),
-        ("error code context_length_exceeded", 400, True),
-        ("too many tokens", 413, False),
-        ("bad request", 400, False),
-    ],
-)
-def test_an_overflow_is_recognised_on_a_400_only(message: str, status: int, is_overflow: bool) -> None:
-    """Words about the window mean it only where the status says the request is wrong."""
-    assert says_overflow(BackendError(message, "http", status)) is is_overflow
 
 
 def decide(bucket: str, **facts: object) -> Decision:
@@ -198,25 +181,6 @@ def test_patterns_that_are_none_are_refused(patterns: object) -> None:
     """A rule mapping is the likeliest slip, a lone string the next."""
     with pytest.raises(ConfigError, match="option"):
         checked_patterns("option", patterns)
-
-
-# -- the bill ----------------------------------------------------------------------------
-
-
-def test_requests_add_up_and_absent_is_not_zero() -> None:
-    """What nobody reported stays unreported, and the bill says that it is incomplete."""
-    bill = Bill()
-    bill.record("m", Usage(prompt_tokens=10, completion_tokens=5))
-    bill.record("m", Usage(total_tokens=20, cost=0.5))
-    bill.record("n", Usage())
-
-    spent = bill.spent(1.5)
-
-    assert (spent.attempts, spent.total_tokens, spent.prompt_tokens, spent.cost) == (3, 35, 10, 0.5)
-    assert spent.cached_prompt_tokens is None
-    assert spent.complete is False
-    assert spent.by_model["m"].complete is True
-    assert spent.by_model["n"].total_tokens == 0
 
 
 def test_patterns_may_come_from_a_generator() -> None:
