@@ -218,7 +218,10 @@ class Transcript(Protocol):
         duration: float | None = None,
         result_digest: str | None = None,
         error: str | None = None,
-    ) -> str: ...
+        artifact: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Write how a call ended; *artifact* says where its whole result is kept, and is only given then."""
+        ...
 
     def pending_tool_operations(self) -> Sequence[Mapping[str, Any]]: ...
 

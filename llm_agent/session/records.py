@@ -7,7 +7,7 @@ The law: what is on disk is kebab-case and never changes its meaning. Here JSON 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import attrs
@@ -15,6 +15,7 @@ import attrs
 from llm_agent.codec import clean_value
 from llm_agent.events import format_ts, now_us
 from llm_agent.messages import Message
+from llm_agent.run_context import RunContext, Section
 from llm_agent.tool_operation import Settlement
 
 Envelope = dict[str, Any]
@@ -33,6 +34,8 @@ RUN_CONTEXT: Final = "run-context"
 BUILT_IN: Final = frozenset(
     {SESSION_META, MESSAGE, GRANTS, COMPACTION, ELISION, TOOL_DISPATCHED, TOOL_SETTLED, RUN_CONTEXT}
 )
+# A run's context is for the reader of a file: damage in it must not cost the conversation.
+_HOLDS_OBJECT: Final = BUILT_IN - {RUN_CONTEXT}
 
 # Beside a tool message that was written after other messages had followed its turn: the id of
 # the line of that turn. The file only grows, so the place is told instead of taken.
@@ -93,7 +96,7 @@ def checked_kind(envelope: Any) -> str:
     kind = envelope.get("type")
     if not isinstance(kind, str):
         raise Refused(f"the type must be text, got {kind!r}")
-    if kind in BUILT_IN and not isinstance(envelope.get("payload"), dict):
+    if kind in _HOLDS_OBJECT and not isinstance(envelope.get("payload"), dict):
         raise Refused(f"the payload of a {kind} line must be a JSON object, got {envelope.get('payload')!r}")
     return kind
 
@@ -118,6 +121,25 @@ def message_payload(message: Message, extra: Mapping[str, Any] | None) -> dict[s
             if key not in _MESSAGE_KEYS:
                 payload[key] = value
     return payload
+
+
+def run_context_payload(context: RunContext, run_id: str, carrier: Callable[[Section], str | None]) -> dict[str, Any]:
+    """Return what the line of *context* holds.
+
+    Args:
+        carrier: the id of the line that has a section's text already, or `None`.
+    """
+    return {
+        "run-id": run_id,
+        "digest": context.digest,
+        "facts": [[name, value] for name, value in context.facts],
+        "sections": [_section(section, carrier(section)) for section in context.sections],
+    }
+
+
+def _section(section: Section, carrier_id: str | None) -> dict[str, str]:
+    body = {"rendered": section.text} if carrier_id is None else {"rendered-in": carrier_id}
+    return {"part": section.part, "name": section.name, "digest": section.digest, **body}
 
 
 # The keys beside a tool message that say how its call ended, when it did not just succeed.

@@ -17,6 +17,7 @@ import attrs
 from llm_agent.errors import ConfigError
 from llm_agent.folding import folded, surviving, with_stubs
 from llm_agent.messages import Message
+from llm_agent.run_context import Section
 from llm_agent.session import records
 from llm_agent.session.records import AnswerKind, Envelope, Refused
 from llm_agent.tool_operation import SETTLEMENTS
@@ -58,6 +59,63 @@ class RecordedOperation:
         )
 
 
+@attrs.define(eq=False)
+class RecordedContexts:
+    """What runs were told beside the conversation; the text of each section is held once.
+
+    Never refuses: shapes it does not know are kept, or passed over where they point nowhere.
+    """
+
+    _payloads: list[Mapping[str, Any]] = attrs.field(factory=list)
+    _texts: dict[tuple[str, str], str] = attrs.field(factory=dict)
+    """By line id and section digest."""
+    _carriers: dict[str, str] = attrs.field(factory=dict)
+    """The id of the newest line with the text, by section digest."""
+
+    def add(self, envelope: Envelope) -> None:
+        """Take one more line."""
+        payload = envelope.get("payload")
+        if not isinstance(payload, dict):
+            return
+        self._payloads.append(payload)
+        for section in _sections(payload):
+            match envelope.get("id"), section:
+                case str(line_id), {"digest": str(digest), "rendered": str(text)}:
+                    self._texts[line_id, digest] = text
+                    self._carriers[digest] = line_id
+
+    def carrier(self, section: Section) -> str | None:
+        """Return the id of the line that has the text of *section*, `None` when no line has."""
+        line_id = self._carriers.get(section.digest)
+        # Compared, too: a file may come from elsewhere, and its digests with it.
+        if line_id is None or self._texts[line_id, section.digest] != section.text:
+            return None
+        return line_id
+
+    def to_list(self) -> list[dict[str, Any]]:
+        """The mappings that `Session.run_contexts` hands out, oldest first."""
+        return [
+            {**payload, "sections": [self._resolved(section) for section in _sections(payload)]}
+            for payload in self._payloads
+        ]
+
+    def _resolved(self, section: Mapping[str, Any]) -> dict[str, Any]:
+        told = {key: value for key, value in section.items() if key not in ("rendered", "rendered-in")}
+        match section:
+            case {"rendered": str(text)}:
+                told["rendered"] = text
+            case {"rendered-in": str(line_id), "digest": str(digest)}:
+                told["rendered"] = self._texts.get((line_id, digest))
+            case _:
+                told["rendered"] = None
+        return told
+
+
+def _sections(payload: Mapping[str, Any]) -> list[dict[str, Any]]:
+    sections = payload.get("sections")
+    return [each for each in sections if isinstance(each, dict)] if isinstance(sections, list) else []
+
+
 class Replay:
     """What the lines up to now amount to. One writer; the lists are never handed out."""
 
@@ -65,6 +123,7 @@ class Replay:
         self.line_count = 0
         self.meta: Mapping[str, Any] = {}
         self.grants: Sequence[Any] = ()
+        self.run_contexts = RecordedContexts()
         self.messages: list[Message] = []
         self.message_ids: list[str] = []
         self.pending: dict[str, RecordedOperation] = {}
@@ -266,6 +325,9 @@ class Replay:
             raise Refused(f"grants must be a list, got {grants!r}")
         return partial(setattr, self, "grants", grants)
 
+    def _read_run_context(self, envelope: Envelope) -> Change:
+        return partial(self.run_contexts.add, envelope)
+
 
 def _nothing() -> None:
     """Take a line that says nothing about the conversation."""
@@ -279,4 +341,5 @@ _READERS: Final[dict[str, Callable[[Replay, Envelope], Change]]] = {
     records.ELISION: Replay._read_elision,
     records.TOOL_DISPATCHED: Replay._read_dispatched,
     records.TOOL_SETTLED: Replay._read_settled,
+    records.RUN_CONTEXT: Replay._read_run_context,
 }

@@ -20,6 +20,7 @@ from llm_agent.codec import clean_value, dumps_line, loads
 from llm_agent.errors import ConfigError, TranscriptError
 from llm_agent.jsonl import Durability, MemoryLines, Torn
 from llm_agent.messages import Message
+from llm_agent.run_context import RunContext
 from llm_agent.session import opening, records
 from llm_agent.session.opening import Opened
 from llm_agent.session.records import Envelope, Refused, without_none
@@ -171,6 +172,17 @@ class Session:
             return list(clean_value(self._state.grants))
 
     @property
+    def run_contexts(self) -> list[dict[str, Any]]:
+        """What each run was told beside the conversation, oldest first; copies.
+
+        Mappings as their lines have them: `run-id`, `digest`, `facts` (name and value each) and
+        `sections`, each with `part` (`head` or `tail`), `name`, `digest` and `rendered`: its
+        text, from whichever line holds it, or `None` where none does.
+        """
+        with self._owned():
+            return list(clean_value(self._state.run_contexts.to_list()))
+
+    @property
     def warnings(self) -> tuple[Torn, ...]:
         """What was cut off, or left out, when the file was opened."""
         return self._opened.warnings
@@ -266,6 +278,17 @@ class Session:
         """
         return self._append(records.ELISION, {"items": [dict(item) for item in items]})
 
+    def append_run_context(self, context: RunContext, run_id: str) -> str:
+        """Write what a run is told beside the conversation; return the line's id.
+
+        The text of a section is written once per file; later lines name the line that has it.
+        """
+        if not isinstance(context, RunContext):
+            raise TranscriptError(f"append_run_context: expected a RunContext, got {type(context).__name__}")
+        with self._owned():  # or two threads would both write a new text
+            payload = records.run_context_payload(context, run_id, self._state.run_contexts.carrier)
+            return self._append(records.RUN_CONTEXT, payload)
+
     def append_event(self, kind: str, payload: Mapping[str, Any] | None = None) -> str:
         """Write a line of the application's own type *kind*; return its id."""
         if not isinstance(kind, str) or not kind.strip() or kind in records.BUILT_IN:
@@ -304,6 +327,7 @@ class Session:
         duration: float | None = None,
         result_digest: str | None = None,
         error: str | None = None,
+        artifact: Mapping[str, Any] | None = None,
     ) -> str:
         """Write how an operation ended: `completed`, `failed` or `outcome-unknown`.
 
@@ -317,6 +341,7 @@ class Session:
             "duration": None if duration is None else round(duration, 6),
             "result-digest": result_digest,
             "error": error,
+            "artifact": artifact,
         }
         return self._append(records.TOOL_SETTLED, without_none(payload))
 
