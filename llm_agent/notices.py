@@ -96,10 +96,12 @@ ELIDED_RESULT: Final = ELIDED_PREFIX + "{count}-char {kind}. Call the tool again
 # -- an excerpt in the place of a result that is too large -----------------------------------
 
 EXCERPT_STORED: Final = (
-    "[... {elided} characters left out here; the whole text ({bytes} bytes) is kept as {file}, sha256 {digest} ...]"
+    "[... {elided} characters left out here, from {start} to {end}; the whole text ({bytes} bytes) "
+    "is kept as artifact {file}, sha256 {digest} ...]"
 )
 EXCERPT_NOT_STORED: Final = (
-    "[... {elided} characters left out here; the whole text ({bytes} bytes, sha256 {digest}) was not kept ...]"
+    "[... {elided} characters left out here, from {start} to {end}; the whole text ({bytes} bytes, sha256 {digest}) "
+    "was not kept ...]"
 )
 
 # -- what is true now, beside the conversation ---------------------------------------------------
@@ -109,4 +111,5 @@ CONTEXT_OUTRANKS: Final = (
     "Where earlier messages say something else about the environment, the tools or the instructions, "
     "this is what holds."
 )
-CONTEXT_NO_REPLY: Final = "This is context and wants no reply."
+# Also true behind the words of a user, where "this" might be taken for all of the message.
+CONTEXT_NO_REPLY: Final = "The current context is for information and wants no reply of its own."

@@ -17,6 +17,12 @@ FIELDS = {
     "UNFIT_ARGUMENTS": {"tool", "problems"},
     "NO_SUCH_TOOL": {"tool", "hint", "tools"},
     "OUTPUT_LEFT_OUT": {"count"},
+    "SUMMARY_UNREACHABLE": {"count"},
+    "TRUNCATED_OUTPUT": {"count"},
+    "TRUNCATED_ARGUMENTS": {"count"},
+    "ELIDED_RESULT": {"count", "kind"},
+    "EXCERPT_STORED": {"elided", "start", "end", "bytes", "file", "digest"},
+    "EXCERPT_NOT_STORED": {"elided", "start", "end", "bytes", "digest"},
 }
 
 
