@@ -9,7 +9,10 @@ from __future__ import annotations
 from llm_agent import canonical, events, prompt
 from llm_agent.asks import PendingAsk
 from llm_agent.backends.openai import OpenAIBackend
+from llm_agent.bill import Price
+from llm_agent.budget import ModelProfile, RequestBudget
 from llm_agent.call_context import ToolCallContext, current_call
+from llm_agent.compactor import Compactor
 from llm_agent.errors import (
     AgentError,
     BackendError,
@@ -30,32 +33,41 @@ from llm_agent.messages import Delta, Message, ToolAnswer, ToolRequest, Usage
 from llm_agent.outcome import Outcome, Spent
 from llm_agent.ports import Backend, CompletionRequest, ToolProvider
 from llm_agent.run import Run
+from llm_agent.run_context import RunContext
 from llm_agent.run_core import RunStatus
 from llm_agent.session.repair import Repair
 from llm_agent.session.session import Session
-from llm_agent.token_count import HeuristicCounter, UsageCounter
+from llm_agent.token_count import ExactCounter, HeuristicCounter, UsageCounter
+from llm_agent.tools.artifacts import ArtifactFolder
 from llm_agent.tools.function import tool
 from llm_agent.tools.toolbox import Toolbox
 
 __all__ = [
     "AgentError",
+    "ArtifactFolder",
     "Backend",
     "BackendError",
+    "Compactor",
     "CompletionRequest",
     "ConfigError",
     "Delta",
     "Event",
+    "ExactCounter",
     "HeuristicCounter",
     "HistoryMismatch",
     "Loop",
     "MalformedTranscript",
     "McpError",
     "Message",
+    "ModelProfile",
     "OpenAIBackend",
     "Outcome",
     "PendingAsk",
+    "Price",
     "Repair",
+    "RequestBudget",
     "Run",
+    "RunContext",
     "RunInProgress",
     "RunNotCompleted",
     "RunStatus",

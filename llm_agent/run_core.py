@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any, Literal
 
 import attrs
@@ -82,6 +83,8 @@ class RunCore:
         self._detached: dict[int, DetachedCall] = {}
         self._timeout: Watch | None = None
         self._open_asks = 0
+        self._asked = 0.0
+        self._asked_since = 0.0
 
     @property
     def is_owned(self) -> bool:
@@ -191,8 +194,10 @@ class RunCore:
         """An ask opens; asks may overlap, and the first one stops the clock."""
         with self._lock:
             self._open_asks += 1
-            if self._open_asks == 1 and self._timeout is not None:
-                self._timeout.pause()
+            if self._open_asks == 1:
+                self._asked_since = monotonic()
+                if self._timeout is not None:
+                    self._timeout.pause()
 
     def resume_timeout(self) -> None:
         """An ask is over; the last one starts the clock again."""
@@ -200,8 +205,16 @@ class RunCore:
             self._open_asks -= 1
             # Under the lock, with the watchdog's beneath it: else an ask that opens just now
             # would find its clock started again.
-            if self._open_asks == 0 and self._timeout is not None:
-                self._timeout.resume()
+            if self._open_asks == 0:
+                self._asked += monotonic() - self._asked_since
+                if self._timeout is not None:
+                    self._timeout.resume()
+
+    @property
+    def asked_seconds(self) -> float:
+        """How long humans have been asked so far."""
+        with self._lock:
+            return self._asked + (monotonic() - self._asked_since if self._open_asks else 0.0)
 
     def dismiss_timeout(self) -> None:
         if self._timeout is not None:

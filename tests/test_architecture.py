@@ -36,6 +36,7 @@ LOOP_PAIRS = {
     ("roundtrip", "window"),
     ("dispatch", "settle"),
     ("dispatch", "live_call"),
+    ("settle", "observation"),
 }
 LOOP_COMMON = {"state", "config"}  # what every stage may import
 # The default wiring (functions as tools, the counter, the prompt) meets the services in one place.

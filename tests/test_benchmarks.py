@@ -21,7 +21,10 @@ SIZES = {
     "concurrent_runs": ("--runs", "3", "--rate", "100", "--seconds", "0.3", "--stagger", "0.05"),
     "imports": ("--n", "1"),
     "stuck_tool": ("--n", "1"),
+    "counting": ("--n", "1", "--rounds", "2", "--messages", "40"),
     "flaky": ("--requests", "20"),
+    "long_runs": ("--rounds", "40"),
+    "compaction": ("--n", "1", "--messages", "60", "--asked", "40"),
 }
 
 
@@ -40,7 +43,7 @@ def records(name: str, *, only_ours: bool) -> list[dict[str, object]]:
 
 def test_every_script_is_tried_here() -> None:
     """A new benchmark cannot be forgotten in this file."""
-    shared = {"measure", "scripted_server", "paced_server"}
+    shared = {"measure", "scripted_server", "paced_server", "plot_long_runs"}
     assert {path.stem for path in FOLDER.glob("*.py")} - shared == set(SIZES)
 
 

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 from time import monotonic
+from typing import Literal
 
 import attrs
 
+from llm_agent.budget import exceeds_window
 from llm_agent.errors import BackendError
 from llm_agent.events import AttemptStarted, AttemptSucceeded
 from llm_agent.loop.config import completion_cap, model_name
@@ -16,6 +18,8 @@ from llm_agent.loop.state import RunState
 from llm_agent.messages import Reply, Usage
 from llm_agent.scope import Scope
 from llm_agent.streaming import Clocks, read_completion
+
+Cut = Literal["completion", "prompt"]
 
 
 @attrs.frozen(kw_only=True)
@@ -26,8 +30,8 @@ class AttemptFailure:
     model: str
     usage: Usage
     streamed: str
-    is_truncation: bool = False
-    """The completion was cut at its cap: the same request would be cut again."""
+    cut: Cut | None = None
+    """The same request would be cut again: the completion, at its cap or the window's end; or the prompt, silently."""
 
 
 class Attempt:
@@ -85,7 +89,7 @@ class Attempt:
         usage = self._scope.usage
         self._state.bill.record(self._model, usage)
         if usage.prompt_tokens is not None:
-            self._state.config.counter.record_usage(
+            self._state.counter_for(self._backend_index).record_usage(
                 prompt_tokens=usage.prompt_tokens,
                 completion_tokens=usage.completion_tokens,
                 message_count=sent,
@@ -102,25 +106,30 @@ class Attempt:
                 return self._failed(error)
             words = f"{error.message}; {_truncation(cap)}"
             named = BackendError(words, error.error_class, error.status, error.retry_after, error.body)
-            return self._failed(named, is_truncation=True)
+            return self._failed(named, cut="completion")
         used = scope.usage.completion_tokens
         is_clipped = cap is not None and used is not None and used >= cap
         if scope.finish_reason == "length" or is_clipped:
             if scope.finish_reason != "length":
                 self._log_clip(cap, used)
-            return self._failed(BackendError(_truncation(cap), "response"), is_truncation=True)
+            return self._failed(BackendError(_truncation(cap), "response"), cut="completion")
+        window = self._state.config.declared_window_of(self._backend_index)
+        if window is not None and exceeds_window(window, scope.usage):
+            billed = scope.usage.prompt_tokens
+            words = f"the bill says {billed} prompt tokens, the window has {window.size}: the prompt was cut silently"
+            return self._failed(BackendError(words, "response"), cut="prompt")
         if not scope.text and not scope.tool_calls and scope.finish_reason != "stop":
             said = "no finish reason" if scope.finish_reason is None else f"finish reason {scope.finish_reason!r}"
             return self._failed(BackendError(f"the completion has neither text nor tool calls, and {said}", "response"))
         return None
 
-    def _failed(self, error: BackendError, *, is_truncation: bool = False) -> AttemptFailure:
+    def _failed(self, error: BackendError, *, cut: Cut | None = None) -> AttemptFailure:
         return AttemptFailure(
             error=error,
             model=self._model,
             usage=self._scope.usage,
             streamed=self._scope.text,
-            is_truncation=is_truncation,
+            cut=cut,
         )
 
     def _log_clip(self, cap: int | None, used: int | None) -> None:

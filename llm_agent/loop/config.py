@@ -12,13 +12,15 @@ from typing import Any, Literal, cast
 
 import attrs
 
+from llm_agent.bill import Price
+from llm_agent.budget import ModelProfile, RequestBudget, Window
 from llm_agent.call_context import Asker
 from llm_agent.errors import ConfigError
 from llm_agent.events import Disposition
 from llm_agent.limits import Limits
 from llm_agent.messages import Message
 from llm_agent.patterns import checked_patterns, matches
-from llm_agent.ports import Backend, TokenCounter, ToolProvider, Transcript
+from llm_agent.ports import ArtifactStore, Backend, Compactor, TokenCounter, ToolProvider, Transcript
 from llm_agent.retry import RetryPolicy
 from llm_agent.tool_operation import IDEMPOTENCIES, Idempotency
 
@@ -37,7 +39,11 @@ class LoopConfig:
     counter: TokenCounter
     session: Transcript | None
     system_prompt: Message | None
-    context_budget: int | None
+    compactor: Compactor | None
+    budget: RequestBudget | None
+    """Also where only `context_budget` or a compactor gives one."""
+    prices: Mapping[str, Price]
+    artifact_store: ArtifactStore | None
     limits: Limits
     retry: RetryPolicy
     classify: Classify
@@ -50,6 +56,29 @@ class LoopConfig:
     steer_source: SteerSource | None
     on_ask: Asker | Literal["run"] | None
     close_session: bool
+
+    @property
+    def observation_limit(self) -> int | None:
+        """Characters of a tool result that the conversation takes in full; `None` for all."""
+        return None if self.budget is None else self.budget.max_observation_size
+
+    def window_of(self, index: int) -> Window | None:
+        """The window of a backend of the chain; `None` where nothing declares one."""
+        profile = self._profile_of(index)
+        return None if profile is None else Window.of(profile, completion_cap(self.backends[index]))
+
+    def declared_window_of(self, index: int) -> Window | None:
+        """The same, but not where a `context_budget` only stands in for it: that one no vendor has set."""
+        is_declared = self.budget is not None and not self.budget.is_synthesised
+        return self.window_of(index) if is_declared else None
+
+    def counter_of(self, index: int) -> TokenCounter:
+        """The counter that knows the tokens of a backend."""
+        profile = self._profile_of(index)
+        return self.counter if profile is None or profile.counter is None else profile.counter
+
+    def _profile_of(self, index: int) -> ModelProfile | None:
+        return None if self.budget is None else self.budget.profile_of(model_name(self.backends[index]))
 
     def deadline_of(self, tool: str) -> float | None:
         """Working seconds a call of *tool* may take; `None` for no deadline. The first match wins."""
@@ -111,10 +140,14 @@ def checked_provider(provider: Any) -> ToolProvider:
     return cast("ToolProvider", provider)
 
 
-def checked_session(session: Any, *, has_provider: bool) -> Transcript | None:
+def checked_session(session: Any, *, has_provider: bool, compactor: Compactor | None) -> Transcript | None:
     if session is None:
         return None
     needed = ["append_message", "messages", "message_ids"]
+    if compactor is not None:
+        needed.append("append_compaction")
+        if getattr(compactor, "age_observations", False):
+            needed.append("append_elision")
     if has_provider:
         needed += ["append_grants", "append_tool_dispatched", "append_tool_settled", "pending_tool_operations"]
     for name in needed:
@@ -130,12 +163,66 @@ def checked_counter(counter: Any) -> TokenCounter:
     return cast("TokenCounter", counter)
 
 
-def checked_budget(budget: Any) -> int | None:
-    if budget is None:
+def checked_compactor(compactor: Any) -> Compactor | None:
+    if compactor is None:
         return None
-    if isinstance(budget, bool) or not isinstance(budget, int) or budget < 1:
-        raise ConfigError(f"Loop: context_budget must be a number of tokens above 0, got {budget!r}")
-    return budget
+    for name in ("context_budget", "needs_compaction", "compact"):
+        if isinstance(compactor, type) or not hasattr(compactor, name):
+            raise ConfigError(f"Loop: compactor must be a compactor with {name}, got {_kind(compactor)}")
+    return cast("Compactor", compactor)
+
+
+def checked_budget(
+    context_budget: Any, request_budget: Any, compactor: Compactor | None, backends: Sequence[Backend]
+) -> RequestBudget | None:
+    """Return the one budget that three options may give; where two of them give it, they must agree."""
+    if request_budget is not None and not isinstance(request_budget, RequestBudget):
+        raise ConfigError(f"Loop: request_budget must be a RequestBudget, got {_kind(request_budget)}")
+    if context_budget is not None:
+        checked_count("context_budget", context_budget, 1)
+    folds_at = None if compactor is None else compactor.context_budget
+    if context_budget is not None and folds_at is not None and context_budget != folds_at:
+        raise ConfigError(
+            f"Loop: context_budget is {context_budget}, but the compactor's is {folds_at}; "
+            "give it to the compactor only"
+        )
+    tokens = context_budget if context_budget is not None else folds_at
+    if request_budget is None:
+        return None if tokens is None else RequestBudget.for_window(tokens)
+    default = request_budget.default_profile
+    if context_budget is not None and default is not None and default.context_window != context_budget:
+        raise ConfigError(
+            f"Loop: context_budget is {context_budget}, but the request_budget's default window is "
+            f"{default.context_window}; give one of them"
+        )
+    for index, backend in enumerate(backends):
+        _check_reserve(index, backend, request_budget.profile_of(model_name(backend)))
+    profile = request_budget.profile_of(model_name(backends[0]))
+    if folds_at is not None and profile is not None and folds_at > profile.context_window:
+        raise ConfigError(
+            f"Loop: the compactor's context_budget is {folds_at}, above the window of the first backend, "
+            f"{profile.context_window}; a conversation would outgrow it before it is compacted"
+        )
+    return request_budget
+
+
+def _check_reserve(index: int, backend: Backend, profile: ModelProfile | None) -> None:
+    """Refuse a window that its own completion would fill: every request would be turned away."""
+    if profile is None:
+        return
+    window = Window.of(profile, completion_cap(backend))
+    if window.usable < 1:
+        raise ConfigError(
+            f"Loop: backends[{index}] ({model_name(backend)}) can take no request: of its window of {window.size} "
+            f"tokens {window.reserve} are reserved for the completion and {window.margin} are margin; "
+            "lower its max_tokens, or the profile's completion_reserve or input_safety_margin"
+        )
+
+
+def checked_store(store: Any) -> ArtifactStore | None:
+    if store is not None and (isinstance(store, type) or not callable(getattr(store, "write", None))):
+        raise ConfigError(f"Loop: artifact_store must be a store with write(name, text), got {_kind(store)}")
+    return cast("ArtifactStore | None", store)
 
 
 def checked_count(option: str, value: Any, least: int) -> int:

@@ -50,11 +50,13 @@ class Operations:
         """Yield what is still to be handed over, in the model's order.
 
         Raises:
-            RunStopped: the run was cancelled; what had not been handed over is abandoned.
+            RunStopped: the run was cancelled, or has spent what it may; what had not been
+                handed over is abandoned.
         """
         for batch in self._batches:
             if self._state.core.cancel.is_set:
                 self._abandon_rest_cancelled()
+            self._check_bill()
             if all(op.state is OperationState.PROPOSED for op in batch.operations):
                 yield batch
         # A cancel that ended the last wait: the round it would start shall not begin.
@@ -70,10 +72,18 @@ class Operations:
     def _was_given_up(self) -> bool:
         return any(op.reason == "cancelled" for batch in self._batches for op in batch.operations)
 
+    def _proposed(self) -> list[ToolOperation]:
+        return [op for batch in self._batches for op in batch.operations if op.state is OperationState.PROPOSED]
+
     def _abandon_rest_cancelled(self) -> None:
-        rest = [op for batch in self._batches for op in batch.operations if op.state is OperationState.PROPOSED]
-        settle.never_run(self._state, rest, "cancelled")
+        settle.never_run(self._state, self._proposed(), "cancelled")
         raise RunStopped(Cancelled("tools"))
+
+    def _check_bill(self) -> None:
+        rest = self._proposed()
+        if rest and self._state.cap_reached() is not None:
+            settle.never_run(self._state, rest, "budget-exhausted")
+            self._state.check_bill()
 
 
 def list_tools(state: RunState) -> None:

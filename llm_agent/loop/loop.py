@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from llm_agent import live
+from llm_agent.bill import checked_prices
+from llm_agent.budget import RequestBudget
 from llm_agent.call_context import Asker, leave_call
-from llm_agent.canonical import data_digest
 from llm_agent.codec import error_text, text_of
 from llm_agent.errors import AgentError, ConfigError, RunInProgress, TranscriptError, UnansweredCalls
 from llm_agent.events import RoundStarted
@@ -22,13 +23,14 @@ from llm_agent.limits import Limits
 from llm_agent.loop import config as options
 from llm_agent.loop import dispatch, grants, hooks, intake, refusal, window, wiring
 from llm_agent.loop.roundtrip import round_trip
-from llm_agent.loop.state import Host, RunState
+from llm_agent.loop.state import Host, RunState, Shape
 from llm_agent.messages import Message, unanswered_calls
 from llm_agent.outcome import Cancelled, Completed, Ending, Failed, Outcome, RunStopped, terminal_of
 from llm_agent.patterns import checked_patterns
-from llm_agent.ports import Backend, TokenCounter, ToolProvider, Transcript
+from llm_agent.ports import ArtifactStore, Backend, Compactor, TokenCounter, ToolProvider, Transcript
 from llm_agent.retry import RetryPolicy, classify_error
 from llm_agent.run import Run
+from llm_agent.run_context import RunContext
 from llm_agent.run_core import RunCore
 from llm_agent.watchdog import WATCHDOG
 
@@ -54,6 +56,10 @@ class Loop:
         system_prompt: str | Message | None = None,
         counter: TokenCounter | None = None,
         context_budget: int | None = None,
+        compactor: Compactor | None = None,
+        request_budget: RequestBudget | None = None,
+        prices: Mapping[str, Any] | None = None,
+        artifact_store: ArtifactStore | None = None,
         max_tool_rounds: int = 1000,
         max_tool_calls: int = 10_000,
         max_identical_calls: int = 30,
@@ -81,6 +87,11 @@ class Loop:
             system_prompt: put in front of a conversation that has none.
             counter: how sizes are counted; one per loop, by default a `UsageCounter`.
             context_budget: tokens a request may have; one that is over is not sent.
+            compactor: makes the conversation smaller before it outgrows its budget.
+            request_budget: windows by model, caps on what a run may cost, the largest tool result.
+            prices: model to `Price`: costs where a provider reports none.
+            artifact_store: where tool results are kept whole that are too large for the
+                conversation; by default a folder beside the session's file.
             max_tool_rounds: tool rounds of one run; the next one is refused.
             max_tool_calls: calls of one run.
             max_identical_calls: calls of one run with the same tool and arguments.
@@ -102,14 +113,21 @@ class Loop:
             ConfigError: an option that cannot work, named with what was expected and what came.
         """
         wired = wiring.wired_provider(tools, provider)
+        chain = options.checked_backends(backends)
+        folds = options.checked_compactor(compactor)
         exempt = checked_patterns("Loop: identical_call_exempt", identical_call_exempt)
         self._config = options.LoopConfig(
-            backends=options.checked_backends(backends),
+            backends=chain,
             provider=wired,
-            counter=wiring.default_counter() if counter is None else options.checked_counter(counter),
-            session=options.checked_session(session, has_provider=wired is not None),
+            counter=wiring.default_counter(folds) if counter is None else options.checked_counter(counter),
+            session=options.checked_session(session, has_provider=wired is not None, compactor=folds),
             system_prompt=wiring.wired_prompt(system_prompt),
-            context_budget=options.checked_budget(context_budget),
+            compactor=folds,
+            budget=options.checked_budget(context_budget, request_budget, folds, chain),
+            prices=checked_prices(prices),
+            artifact_store=wiring.default_store(session)
+            if artifact_store is None
+            else options.checked_store(artifact_store),
             limits=Limits(
                 max_tool_rounds=options.checked_count("max_tool_rounds", max_tool_rounds, 0),
                 max_tool_calls=options.checked_count("max_tool_calls", max_tool_calls, 0),
@@ -135,7 +153,7 @@ class Loop:
         )
         self._newest: RunCore | None = None
         self._current: tuple[RunState, grants.GrantLedger] | None = None
-        self._shape: tuple[str, str | None] | None = None
+        self._shapes: dict[int, Shape] = {}
         self._admission = threading.Lock()  # guards `_newest` while a run is let in
 
     # -- starting a run ----------------------------------------------------------------------
@@ -144,7 +162,7 @@ class Loop:
         self,
         messages: str | Sequence[Message],
         *,
-        context: str | None = None,
+        context: RunContext | str | None = None,
         data: Any = None,
         timeout: float | None = None,
     ) -> Run:
@@ -165,10 +183,11 @@ class Loop:
         """
         if timeout is not None:
             options.checked_seconds("timeout", timeout)
+        told = None if context is None else RunContext.of(context)
         with self._admitted() as run:
-            return self._start(run, self._opening(messages), context, data, timeout)
+            return self._start(run, self._opening(messages), told, data, timeout)
 
-    def resume(self, *, context: str | None = None, data: Any = None, timeout: float | None = None) -> Run:
+    def resume(self, *, context: RunContext | str | None = None, data: Any = None, timeout: float | None = None) -> Run:
         """Repair the session and go on where it ends, without a new user turn.
 
         Raises:
@@ -180,11 +199,12 @@ class Loop:
             raise ConfigError("Loop: resume needs a session that can be repaired")
         if timeout is not None:
             options.checked_seconds("timeout", timeout)
+        told = None if context is None else RunContext.of(context)
         with self._admitted() as run:  # a run in flight has calls that only look as if they were lost
             session.repair()
             if not session.needs_reply:
                 raise ConfigError("Loop: the session waits for no reply; start a run with a new user turn instead")
-            return self._start(run, self._opening(session.messages), context, data, timeout)
+            return self._start(run, self._opening(session.messages), told, data, timeout)
 
     def _opening(self, messages: str | Sequence[Message]) -> tuple[Message, ...]:
         """Return the messages a run begins with, checked."""
@@ -236,10 +256,15 @@ class Loop:
             raise
 
     def _start(
-        self, run: Run, conversation: Sequence[Message], context: str | None, data: Any, timeout: float | None
+        self,
+        run: Run,
+        conversation: Sequence[Message],
+        context: RunContext | None,
+        data: Any,
+        timeout: float | None,
     ) -> Run:
         core = run._core
-        state = RunState(core, self._config, conversation, context)
+        state = RunState(core, self._config, conversation, context, self._shapes)
         ledger = grants.GrantLedger()
         self._current = (state, ledger)
         core.begin_work()
@@ -289,12 +314,12 @@ class Loop:
         grants.take_baseline(state, ledger)
         self._warn_of_other_prompt(state)
         dispatch.list_tools(state)
-        self._forget_other_shape(state)
 
         while True:
             round_no = state.next_round()  # where a cancel between rounds is noticed
             intake.admit(state)  # words from outside, before anything is measured
-            tokens = window.measure(state)
+            state.check_bill()  # money, tokens, time: what the run may cost
+            tokens = window.make_room(state)  # compact before it is needed
             state.check_cancel("compaction")
             state.emit(RoundStarted(round=round_no, tokens=tokens))
 
@@ -327,13 +352,6 @@ class Loop:
         core.finish(terminal_of(ending, outcome, state.round_no or None), outcome)
         core.left.set()
         core.end_work()
-
-    def _forget_other_shape(self, state: RunState) -> None:
-        """What the counter learned holds for one set of tools and one context only."""
-        shape = (data_digest(list(state.tools)), None if state.context is None else state.context.digest)
-        if self._shape is not None and self._shape != shape:
-            self._config.counter.invalidate()
-        self._shape = shape
 
     def _warn_of_other_prompt(self, state: RunState) -> None:
         prompt = self._config.system_prompt
@@ -408,10 +426,10 @@ def _outcome(state: RunState, ending: Ending) -> Outcome:
         # Nothing is in the conversation of a run whose messages were refused.
         "messages": tuple(state.conversation.messages) or state.given,
         "rounds": state.round_no,
-        "spent": state.bill.spent(state.wall_clock),
+        "spent": state.spent(),
         "unknown": state.unknown_operations(),
         "undelivered": state.core.refuse_steers(),
-        "bill_is_told": state.config.context_budget is not None,
+        "bill_is_told": state.config.budget is not None,
     }
     match ending:
         case Completed(final=final, rounds=rounds):

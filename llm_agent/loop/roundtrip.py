@@ -10,6 +10,7 @@ from typing import assert_never
 
 import attrs
 
+from llm_agent.budget import Misfit, is_window_cut
 from llm_agent.codec import error_text, text_of
 from llm_agent.errors import BackendError
 from llm_agent.events import DISPOSITIONS, AttemptFailed, AttemptRecord, Disposition
@@ -19,7 +20,8 @@ from llm_agent.loop.config import model_name
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Reply
 from llm_agent.outcome import Failed, RunStopped
-from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, Decision, classify_error, says_overflow
+from llm_agent.overflow import says_overflow
+from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, Decision, classify_error
 
 
 @attrs.frozen
@@ -32,9 +34,12 @@ class Aborted:
 
 @attrs.frozen
 class NothingFits:
-    """No backend was asked: the request is larger than every window."""
+    """No backend gave a reply, and a smaller request is what might help."""
 
-    overflow: window.Overflow
+    refusals: tuple[window.Refusal, ...]
+    errors: tuple[str, ...]
+    is_total: bool
+    """Whether size is all that stood in the way."""
 
 
 @attrs.frozen
@@ -46,18 +51,21 @@ def round_trip(state: RunState) -> Reply:
     """Return one completion for this round, from the first backend that gives it.
 
     Raises:
-        RunStopped: cancelled, no backend gave one, or the request fits nowhere.
+        RunStopped: cancelled, no backend gave one, or the request cannot be made to fit.
     """
     outcome = _Chain(state).ask()
+    if isinstance(outcome, NothingFits):
+        window.force_room(state, outcome.refusals)
+        outcome = _Chain(state).ask()
     match outcome:
         case Reply():
             return outcome
-        case NothingFits(overflow):
-            raise RunStopped(Failed(error=str(overflow), reason="context-exhausted"))
+        case NothingFits(refusals, is_total=True):
+            raise window.exhausted(state, refusals)
         case Aborted(error, reason):
             state.discard_turn("failed")
             raise RunStopped(Failed(error=error, reason=reason))
-        case EveryBackendFailed(errors):
+        case NothingFits(errors=errors) | EveryBackendFailed(errors):
             state.discard_turn("failed")
             raise RunStopped(Failed(error="every backend failed: " + "; ".join(errors)))
         case _:
@@ -71,36 +79,42 @@ class _Chain:
         self._state = state
         self._attempts = 0
         self._errors: list[str] = []
+        self._refusals: list[window.Refusal] = []
 
     def ask(self) -> Reply | Aborted | NothingFits | EveryBackendFailed:
-        too_large: window.Overflow | None = None
-        for index in range(len(self._state.config.backends)):
-            overflow = window.overflow(self._state)
-            if overflow is not None:
-                too_large = overflow
-                self._skip(index, overflow)
+        backends = self._state.config.backends
+        for index in range(len(backends)):
+            misfit = window.misfit(self._state, index)
+            if misfit is not None:
+                self._skip(index, misfit)
                 continue
             outcome = self._ask_backend(index)
             if outcome is not None:
                 return outcome
-        if too_large is not None and not self._attempts:
-            return NothingFits(too_large)
+        is_total = len(self._refusals) == len(backends)
+        config = self._state.config
+        if self._refusals and config.budget is not None and (is_total or config.compactor is not None):
+            return NothingFits(tuple(self._refusals), tuple(self._errors), is_total)
         return EveryBackendFailed(tuple(self._errors))
 
-    def _skip(self, index: int, overflow: window.Overflow) -> None:
+    def _skip(self, index: int, misfit: Misfit) -> None:
         """Note a backend that was not asked: no attempt began, no retry is spent."""
-        error = f"[backend {index}] {overflow}"
+        error = f"[backend {index}] {misfit}"
         model = model_name(self._state.config.backends[index])
         self._errors.append(error)
+        self._refusals.append(window.unsent(self._state, index, misfit))
         self._state.failures.append(AttemptRecord(backend_index=index, model=model, error=error, disposition="advance"))
+        self._log_size("info", index, str(misfit), misfit.needed, misfit.window.size)
+
+    def _log_size(self, level: str, index: int, message: str, needed: int, size: int) -> None:
         self._state.log(
-            "info",
+            level,
             {
-                "message": str(overflow),
+                "message": message,
                 "backend-index": index,
-                "model": model,
-                "needed": overflow.needed,
-                "window": overflow.window,
+                "model": model_name(self._state.config.backends[index]),
+                "needed": needed,
+                "window": size,
             },
         )
 
@@ -117,27 +131,44 @@ class _Chain:
             decision = self._decide(index, attempts_here, outcome)
             self._tell(index, outcome, error, decision)
             if decision.disposition == "abort":
-                return Aborted(error, "completion-truncated" if outcome.is_truncation else None)
+                return Aborted(error, "completion-truncated" if outcome.cut else None)
             if decision.backoff is None:
                 return None
             self._wait(index, outcome.model, decision.backoff)
         return None
 
     def _decide(self, index: int, attempts_here: int, failure: AttemptFailure) -> Decision:
-        if failure.is_truncation:
+        if self._will_not_fit(index, failure):
+            is_refused = failure.cut is None
+            refusal = window.sent(self._state, index, failure.usage, failure.error.message, is_refused=is_refused)
+            self._refusals.append(refusal)
+            return Decision("advance")
+        if failure.cut:
             return Decision("abort")
         config, error = self._state.config, failure.error
-        will_not_fit = says_overflow(error)
-        bucket = "advance" if will_not_fit else self._classified(error)
-        cap = getattr(config.backends[index], "retry_after_cap", DEFAULT_RETRY_AFTER_CAP)
         return config.retry.decide(
-            bucket,
+            self._classified(error),
             attempts=attempts_here,
             is_last=index == len(config.backends) - 1,
-            may_degrade=not will_not_fit,
+            may_degrade=True,
             retry_after=error.retry_after,
-            retry_after_cap=cap,
+            retry_after_cap=getattr(config.backends[index], "retry_after_cap", DEFAULT_RETRY_AFTER_CAP),
         )
+
+    def _will_not_fit(self, index: int, failure: AttemptFailure) -> bool:
+        """Whether this backend would refuse, or cut, the same request again because of its size."""
+        if failure.cut != "completion":
+            return failure.cut == "prompt" or says_overflow(failure.error)
+        size = self._state.config.window_of(index)
+        if size is None:
+            return False
+        counted = window.counted(self._state, index)
+        if not is_window_cut(size, counted, failure.usage):
+            return False
+        self._log_size(
+            "warning", index, "the completion was cut at the end of the window", counted + size.margin, size.size
+        )
+        return True
 
     def _classified(self, error: BackendError) -> Disposition:
         """Ask the loop's `classify`; a verdict that is none falls back to the engine's own."""

@@ -15,7 +15,8 @@ import attrs
 from llm_agent import notices
 from llm_agent.canonical import data_digest
 from llm_agent.codec import dumps, error_text, text_of
-from llm_agent.events import ToolAbandoned, ToolResult
+from llm_agent.events import AbandonReason, ToolAbandoned, ToolResult
+from llm_agent.loop.observation import Observation, observe
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message, ToolAnswer
 from llm_agent.tool_operation import Settlement, ToolOperation
@@ -23,10 +24,14 @@ from llm_agent.tool_operation import Settlement, ToolOperation
 # A settle line quotes the first line of an error, up to this many characters.
 ERROR_CHARS = 200
 
-# Why nobody waits for a call any more.
+# Why nobody waits for a call that is out.
 Reason = Literal["cancelled", "deadline"]
 _UNKNOWN: dict[Reason, str] = {"cancelled": notices.UNKNOWN_CANCELLED, "deadline": notices.UNKNOWN_DEADLINE}
-_ABANDONED: dict[Reason, str] = {"cancelled": notices.ABANDONED_CANCELLED, "deadline": notices.ABANDONED_DEADLINE}
+_ABANDONED: dict[AbandonReason, str] = {
+    "cancelled": notices.ABANDONED_CANCELLED,
+    "deadline": notices.ABANDONED_DEADLINE,
+    "budget-exhausted": notices.ABANDONED_BUDGET,
+}
 
 
 @attrs.frozen
@@ -58,7 +63,8 @@ def raised(state: RunState, operations: Sequence[ToolOperation], error: BaseExce
 
 def settle(state: RunState, op: ToolOperation, content: str, *, is_error: bool) -> None:
     """Settle one call that has an answer."""
-    message = Message.tool(op.call_id, content)
+    observation = observe(state, op, content)
+    message = Message.tool(op.call_id, observation.content)
     state.conversation.append(message, {"is-error": True} if is_error else None)
     outcome: Settlement = "failed" if is_error else "completed"
     op.settle(outcome, monotonic())
@@ -69,8 +75,22 @@ def settle(state: RunState, op: ToolOperation, content: str, *, is_error: bool) 
             duration=op.duration,
             result_digest=data_digest(message.text),
             error=_first_line(message.text) if is_error else None,
+            **_where_kept(observation),
         )
-    state.emit(ToolResult(id=op.call_id, name=op.tool, content=message.text, is_error=is_error, round=op.round))
+    state.emit(
+        ToolResult(
+            id=op.call_id,
+            name=op.tool,
+            content=message.text,
+            is_error=is_error,
+            artifact=observation.artifact,
+            round=op.round,
+        )
+    )
+
+
+def _where_kept(observation: Observation) -> dict[str, Any]:
+    return {} if observation.artifact is None else {"artifact": observation.artifact}
 
 
 def unknown(state: RunState, operations: Sequence[ToolOperation], reason: Reason) -> None:
@@ -84,7 +104,9 @@ def unknown(state: RunState, operations: Sequence[ToolOperation], reason: Reason
         state.emit(ToolAbandoned(id=op.call_id, name=op.tool, reason=reason, dispatched=True, round=op.round))
 
 
-def never_run(state: RunState, operations: Sequence[ToolOperation], reason: Reason, notice: str | None = None) -> None:
+def never_run(
+    state: RunState, operations: Sequence[ToolOperation], reason: AbandonReason, notice: str | None = None
+) -> None:
     """Answer calls that will not be dispatched: they did not run, for certain."""
     for op in operations:
         if not op.abandon(reason):

@@ -13,8 +13,11 @@ from typing import Any, Final, Protocol
 import attrs
 
 from llm_agent.bill import Bill
+from llm_agent.budget import CapReached
 from llm_agent.call_context import CallHost, ToolCallContext
-from llm_agent.errors import HistoryMismatch
+from llm_agent.canonical import data_digest
+from llm_agent.codec import error_text
+from llm_agent.errors import HistoryMismatch, TranscriptError
 from llm_agent.events import (
     AssistantMessage,
     AttemptRecord,
@@ -26,17 +29,22 @@ from llm_agent.events import (
     TurnCommitted,
     TurnDiscarded,
 )
+from llm_agent.folding import folded, with_stubs
 from llm_agent.limits import Tally
-from llm_agent.loop.config import LoopConfig
+from llm_agent.loop.config import LoopConfig, model_name
 from llm_agent.messages import Message, PrefixDigest, Reply
-from llm_agent.outcome import Cancelled, RunStopped, UnknownOperation
-from llm_agent.ports import ToolDeclaration, Transcript
+from llm_agent.outcome import Cancelled, Failed, RunStopped, Spent, UnknownOperation
+from llm_agent.ports import Compaction, TokenCounter, ToolDeclaration, Transcript
+from llm_agent.run_context import RunContext, placed
 from llm_agent.run_core import RunCore
 from llm_agent.slot import Slot
 from llm_agent.tool_operation import OperationState, ToolOperation
 from llm_agent.wire_view import WireView, renamed, unique_id
 
 LOGGER: Final = "llm-agent.loop"
+
+Shape = tuple[str, str, str | None]
+"""What a bill holds for: the model, the digest of the declarations, that of the context."""
 
 
 class Conversation:
@@ -66,9 +74,40 @@ class Conversation:
         self._remember(message)
         return message_id
 
+    def shorten(self, compaction: Compaction) -> None:
+        """Become what a compactor made of this conversation: in the transcript first, then in memory."""
+        if self._session is not None:
+            _write_compaction(self._session, len(self.messages), compaction)
+        stubs = {elision.index: elision.stub for elision in compaction.elisions}
+        messages = with_stubs(self.messages, stubs)
+        if compaction.dropped:
+            messages = folded(messages, compaction.summary, compaction.cut_index, compaction.kept)
+        self.messages = messages
+        self.wire = WireView.of(messages)
+
     def _remember(self, message: Message) -> None:
         self.messages.append(message)
         self.wire.append(message)
+
+
+def _write_compaction(session: Any, length: int, compaction: Compaction) -> None:
+    ids = session.message_ids
+    if len(ids) != length:
+        raise TranscriptError(
+            f"the session holds {len(ids)} messages and the run {length}: somebody else has appended to it"
+        )
+    if compaction.elisions:
+        session.append_elision([{"id": ids[elision.index], "stub": elision.stub} for elision in compaction.elisions])
+    if compaction.dropped:
+        kept = [ids[index] for index in compaction.kept]
+        session.append_compaction(
+            compaction.summary,
+            ids[compaction.cut_index],
+            tokens_before=compaction.tokens_before,
+            tokens_after=compaction.tokens_after,
+            fallback=compaction.fallback,
+            **({"kept_ids": kept} if kept else {}),
+        )
 
 
 def _check_extends(session: Transcript, messages: Sequence[Message]) -> int:
@@ -114,24 +153,35 @@ class Turn:
 class RunState:
     """Everything one run knows about itself while its worker drives it."""
 
-    def __init__(self, core: RunCore, config: LoopConfig, messages: Sequence[Message], context: str | None) -> None:
+    def __init__(
+        self,
+        core: RunCore,
+        config: LoopConfig,
+        messages: Sequence[Message],
+        context: RunContext | None,
+        shapes: dict[int, Shape],
+    ) -> None:
         self.core = core
         self.config = config
         self.given = tuple(messages)
         self.conversation = Conversation(config.session)
-        self.context = None if context is None else Message.system(context)
+        self.context = context
         self.slot = Slot(f"llm-agent-tools-{core.id[:8]}")
         self.tools: tuple[ToolDeclaration, ...] = ()
         self.round_no = 0
         self.is_turn_open = False
         """Whether this round has streamed something that is neither committed nor discarded."""
+        self.crowded_at: int | None = None
+        """Tokens of a conversation that the last compaction could not bring below its trigger."""
         self.tally = Tally()
         self._prefix = PrefixDigest()
-        self.bill = Bill()
+        self.bill = Bill(config.prices)
         self.failures: list[AttemptRecord] = []
         self.operations: list[ToolOperation] = []
         self.live_call: Host | None = None
         self.started = monotonic()
+        self._shapes = shapes
+        self._declared: tuple[tuple[ToolDeclaration, ...], str] | None = None
 
     # -- doors and decisions -----------------------------------------------------------------
 
@@ -162,8 +212,11 @@ class RunState:
 
     def begin(self) -> None:
         """Announce the run and teach the transcript what it has not seen."""
-        self.emit(RunStarted(message_count=len(self.given)))
+        context = self.context
+        self.emit(RunStarted(message_count=len(self.given), context_digest=None if context is None else context.digest))
         self.conversation.seed(self.given)
+        if context is not None:
+            self._record_context(context)
         for orphan in self.conversation.wire.orphans:
             self.log(
                 "warning",
@@ -189,16 +242,63 @@ class RunState:
         self.emit(TurnCommitted(message_id=message_id, round=self.round_no))
         return Turn(message, self.round_no)
 
+    def _record_context(self, context: RunContext) -> None:
+        append = getattr(self.config.session, "append_run_context", None)
+        if append is None:
+            return
+        try:
+            append(context, self.core.id)
+        except Exception as exc:  # a shield: the conversation does not depend on it
+            self.log("error", f"the run's context could not be recorded: {error_text(exc)}")
+
     # -- what a request carries ------------------------------------------------------------------
 
     def request_messages(self) -> tuple[Message, ...]:
-        """The conversation as it goes out, the run's context behind it."""
-        wire = self.conversation.wire.messages
-        return tuple(wire) if self.context is None else (*wire, self.context)
+        """The conversation as it goes out, the run's context around it."""
+        return placed(self.conversation.wire.messages, self.context)
+
+    @property
+    def context_messages(self) -> tuple[Message, ...]:
+        """What the run says beside the conversation."""
+        return () if self.context is None else self.context.messages
 
     def wire_digest(self) -> str:
         """Identity of the conversation as it is sent, for a counter's calibration."""
         return self._prefix.of(self.conversation.wire.messages, len(self.conversation.wire.messages))
+
+    def counter_for(self, index: int) -> TokenCounter:
+        """Return the counter of a backend, told when requests have another shape than those it learned from."""
+        counter = self.config.counter_of(index)
+        context = None if self.context is None else self.context.digest
+        shape = (model_name(self.config.backends[index]), self._tools_digest(), context)
+        if self._shapes.setdefault(id(counter), shape) != shape:
+            counter.invalidate()
+            self._shapes[id(counter)] = shape
+        return counter
+
+    def _tools_digest(self) -> str:
+        if self._declared is None or self._declared[0] is not self.tools:
+            self._declared = self.tools, data_digest(list(self.tools))
+        return self._declared[1]
+
+    # -- what it may cost ------------------------------------------------------------------------
+
+    def check_bill(self) -> None:
+        """Stop the run when it has spent what it may. Asked only where nothing is in flight."""
+        reached = self.cap_reached()
+        if reached is not None:
+            raise RunStopped(Failed(error=str(reached), reason="budget-exhausted"))
+
+    def cap_reached(self) -> CapReached | None:
+        """The first cap that is reached, if any: a round counts once it is over."""
+        budget = self.config.budget
+        if budget is None:
+            return None
+        return budget.cap_reached(self.spent(), rounds=self.round_no - 1, calls=self.tally.calls)
+
+    def spent(self) -> Spent:
+        """The bill so far."""
+        return self.bill.spent(self.working_seconds)
 
     # -- for the outcome -------------------------------------------------------------------------
 
@@ -219,9 +319,9 @@ class RunState:
         )
 
     @property
-    def wall_clock(self) -> float:
-        """Seconds since the run began."""
-        return monotonic() - self.started
+    def working_seconds(self) -> float:
+        """Seconds since the run began, without those in which a human was asked."""
+        return monotonic() - self.started - self.core.asked_seconds
 
 
 def _extras(reply: Reply) -> dict[str, Any]:

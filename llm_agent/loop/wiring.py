@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from llm_agent.errors import ConfigError
-from llm_agent.loop.config import checked_provider
+from llm_agent.loop.config import checked_counter, checked_provider
 from llm_agent.messages import Message
-from llm_agent.ports import TokenCounter, ToolProvider
+from llm_agent.ports import ArtifactStore, Compactor, TokenCounter, ToolProvider, Transcript
 from llm_agent.prompt import assemble
 from llm_agent.token_count import UsageCounter
+from llm_agent.tools.artifacts import ArtifactFolder
 from llm_agent.tools.combine import combine
 
 
@@ -34,8 +35,16 @@ def wired_provider(tools: Any, provider: Any) -> ToolProvider | None:
     return checked_provider(tools) if hasattr(tools, "execute_tool_calls") else combine([tools])
 
 
-def default_counter() -> TokenCounter:
-    return UsageCounter()
+def default_counter(compactor: Compactor | None) -> TokenCounter:
+    """Return the compactor's own counter, so that both judge by the same numbers; else one that learns from bills."""
+    counter = getattr(compactor, "counter", None)
+    return UsageCounter() if counter is None else checked_counter(counter)
+
+
+def default_store(session: Transcript | None) -> ArtifactStore | None:
+    """Return a folder beside the session's file, made when the first result needs it."""
+    path = getattr(session, "path", None)
+    return None if path is None else ArtifactFolder.beside(path)
 
 
 def wired_prompt(system_prompt: Any) -> Message | None:

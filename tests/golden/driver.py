@@ -2,9 +2,8 @@
 
     driver.py --out DIR [--cancellable] SCENARIO.json...
 
-One trace per scenario, `DIR/NAME.json`, in the shape that the golden traces have. Scenarios
-that need what is not built yet are reported as skipped, with the reason. What is compared, and
-what is not, is decided in `masks`; what the scripted parts do, in `scripted`.
+One trace per scenario, `DIR/NAME.json`, in the shape that the golden traces have. What is
+compared, and what is not, is decided in `masks`; what the scripted parts do, in `scripted`.
 """
 
 from __future__ import annotations
@@ -31,19 +30,18 @@ from scripted import (
     steer_source_for,
 )
 
-from llm_agent import AgentError, HeuristicCounter, Loop, Message, Run, Session, TranscriptError, UsageCounter
+from llm_agent import (
+    AgentError,
+    Compactor,
+    HeuristicCounter,
+    Loop,
+    Message,
+    Run,
+    Session,
+    TranscriptError,
+    UsageCounter,
+)
 from llm_agent.ports import TokenCounter
-
-_UNBUILT = ("preflight-forced-compaction", "length-near-window", "usage-calibration")
-
-
-def skip_reason(name: str, scenario: Mapping[str, Any]) -> str | None:
-    """Return why a scenario cannot be played yet, or `None`."""
-    if "compactor" in scenario:
-        return "it needs a compactor, which is a later issue"
-    if name.startswith(_UNBUILT):
-        return "it needs window verdicts or a compactor's calibration, which are a later issue"
-    return None
 
 
 def play(scenario: Mapping[str, Any], folder: Path, *, is_cancellable: bool = False) -> dict[str, Any]:
@@ -73,10 +71,17 @@ class _Player:
         self._stage = Stage()
         self._session: Session | None = None
         self._session_script = scenario.get("session", {})
+        self._compactor_script = dict(scenario.get("compactor", {}))
         self._backends = [
             ScriptedBackend(self._stage, index, script, is_cancellable=is_cancellable)
             for index, script in enumerate(scenario["backends"])
         ]
+        self._summarizer = ScriptedBackend(
+            self._stage,
+            "summarizer",
+            self._compactor_script.pop("summarizer", {}),
+            is_cancellable=is_cancellable,
+        )
         self._provider: ScriptedProvider | None = provider_for(self._stage, scenario.get("provider"))
         self._runs = scenario.get("runs", [{"messages": [{"role": "user", "content": "go"}]}])
         self._has_steers = any("steers" in run for run in self._runs)
@@ -119,14 +124,22 @@ class _Player:
             self._session.close()
 
     def _new_loop(self) -> Loop:
+        counter = _counter(self._scenario.get("counter", {"kind": "usage"}))
         return Loop(
             self._backends,
             provider=self._provider,
             session=self._session,
-            counter=_counter(self._scenario.get("counter", {"kind": "usage"})),
+            counter=counter,
+            compactor=self._new_compactor(counter),
             steer_source=steer_source_for(self._stage) if self._has_steers else None,
             **self._scenario.get("options", {}),
         )
+
+    def _new_compactor(self, counter: TokenCounter) -> Compactor | None:
+        if not self._compactor_script:
+            return None
+        # How long a summariser's retry waits is in no trace.
+        return Compactor(self._summarizer, counter, **self._compactor_script, backoff_cap=0.01)
 
     # -- one run -------------------------------------------------------------------------------
 
@@ -259,6 +272,8 @@ def _pending(session: Session) -> list[str]:
 
 
 def _request_told(request: Mapping[str, Any]) -> dict[str, Any]:
+    if request["kind"] == "blocking":
+        return {**request, "messages": "<summary-request>"}
     return {**request, "messages": [masked_message(message) for message in request["messages"]]}
 
 
@@ -280,10 +295,6 @@ def main(arguments: list[str]) -> int:
     given.out.mkdir(parents=True, exist_ok=True)
     for path in given.scenarios:
         scenario = {"name": path.stem} | json.loads(path.read_text(encoding="utf-8"))
-        reason = skip_reason(path.stem, scenario)
-        if reason is not None:
-            print(f"{path.stem}: skipped, {reason}")
-            continue
         with tempfile.TemporaryDirectory(prefix="golden-") as folder:
             trace = play(scenario, Path(folder), is_cancellable=given.cancellable)
         text = json.dumps(trace, ensure_ascii=False, indent=1, sort_keys=True)

@@ -27,6 +27,7 @@ _NOTICES: Final = (
     (notices.BAD_ARGUMENTS, "<notice:bad-call>"),
     (notices.NAMELESS_CALL, "<notice:bad-call>"),
 )
+_SUMMARY_HEADER: Final = f"{notices.SUMMARY_HEADER}\n"
 
 # What our events say beyond the original's.
 _OURS: Final = {
@@ -43,6 +44,7 @@ def _pattern(notice: str) -> re.Pattern[str]:
 
 
 _PLACEHOLDERS: Final = tuple((_pattern(notice), placeholder) for notice, placeholder in _NOTICES)
+_TRIM_NOTE: Final = _pattern(notices.SUMMARY_UNREACHABLE)
 
 
 def masked_content(content: Any) -> Any:
@@ -54,11 +56,23 @@ def masked_content(content: Any) -> Any:
     return content
 
 
+def masked_summary(content: Any) -> Any:
+    """Return what stands for earlier turns with the engine's part masked; the summary itself is the model's."""
+    if not isinstance(content, str) or not content.startswith(_SUMMARY_HEADER):
+        return content
+    notes = content.removeprefix(_SUMMARY_HEADER)
+    return "<notice:compaction-fallback>" if _TRIM_NOTE.fullmatch(notes) else f"<summary-header>\n{notes}"
+
+
 def masked_message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message with its notice masked; what users and models say is never one."""
-    if message["role"] not in ("tool", "system"):
-        return dict(message)
-    return {**message, "content": masked_content(message["content"])}
+    """Return a message with the engine's words masked; what users and models say is never among them."""
+    match message["role"]:
+        case "tool" | "system":
+            return {**message, "content": masked_content(message["content"])}
+        case "user":
+            return {**message, "content": masked_summary(message["content"])}
+        case _:
+            return dict(message)
 
 
 @attrs.frozen
@@ -84,8 +98,8 @@ class Masks:
         is_worded = False
         for event in events:
             masked = self._event(event)
-            if is_worded and not self.has_flat_counter:
-                masked = _without_tokens(masked)
+            if not self.has_flat_counter:
+                masked = _without_tokens(masked, is_worded)
             is_worded = is_worded or _has_engine_words(masked)
             told.append(masked)
         return told
@@ -101,6 +115,8 @@ class Masks:
         match told["kind"]:
             case "tool-result":
                 told["content"] = masked_content(told["content"])
+            case "compaction-done" if "summary" in told:
+                told["summary"] = masked_summary(told["summary"])
             case "log" if told.get("logger") == LOGGER:
                 told |= {"logger": "<logger>", "data": _masked_log(told["data"])}
             case "attempt-failed" | "run-failed":
@@ -147,6 +163,7 @@ class Masks:
         """Return the lines of a transcript, in order, as traces show them."""
         said_by_engine: dict[str, str] = {}  # call id to the placeholder of its latest result
         call_ids: dict[str, str] = {}
+        is_worded = False
         told = []
         for envelope in envelopes:
             payload = dict(envelope["payload"])
@@ -154,6 +171,7 @@ class Masks:
                 case "message":
                     masked = masked_message(payload)
                     is_masked = masked["content"] != payload["content"]
+                    is_worded = is_worded or is_masked
                     said_by_engine[payload.get("tool-call-id", "")] = masked["content"] if is_masked else ""
                     payload = masked
                 case "tool-dispatched":
@@ -162,12 +180,22 @@ class Masks:
                 case "tool-settled":
                     notice = said_by_engine.get(call_ids.get(payload["op-id"], ""), "")
                     payload = self._settled(payload, notice)
+                case "compaction":
+                    payload = self._compaction(payload, is_worded)
+                    is_worded = True
                 case "elision":
                     items = [{**item, "id": self.id(item["id"])} for item in payload["items"]]
                     payload = {**payload, "items": items}
             kept = {key: value for key, value in envelope.items() if key != "ts"}
             told.append({**kept, "id": self.id(envelope["id"]), "payload": payload})
         return told
+
+    def _compaction(self, payload: Mapping[str, Any], is_worded: bool) -> dict[str, Any]:
+        told = {**payload, "replaces-through-id": self.id(payload["replaces-through-id"])}
+        told["summary"] = masked_summary(told["summary"])
+        if "kept-ids" in told:
+            told["kept-ids"] = [self.id(kept) for kept in told["kept-ids"]]
+        return told if self.has_flat_counter else _without_tokens(told, is_worded)
 
     def _dispatched(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         run_id = payload.get("run-id")
@@ -188,16 +216,27 @@ def _masked_log(data: Any) -> Any:
 
 def _has_engine_words(event: Mapping[str, Any]) -> bool:
     """Whether with *event* something of the engine's own wording entered the conversation."""
-    if event["kind"] == "tool-result":
-        return str(event["content"]).startswith("<notice:")
-    return event["kind"] in ("tool-abandoned", "limit-reached")
+    match event["kind"]:
+        case "tool-result":
+            return str(event["content"]).startswith("<notice:")
+        case "compaction-done":
+            return "summary" in event or event["tokens-after"] < event["tokens-before"]
+        case kind:
+            return kind in ("tool-abandoned", "limit-reached")
 
 
-def _without_tokens(event: dict[str, Any]) -> dict[str, Any]:
-    """Mask sizes that depend on how long the engine's sentences are."""
-    told = dict(event)
-    if "tokens" in told:
-        told["tokens"] = "<tokens>"
-    if told["kind"] == "log" and isinstance(told["data"], Mapping) and "needed" in told["data"]:
-        told["data"] = {**told["data"], "needed": "<tokens>"}
-    return told
+def _without_tokens(told: dict[str, Any], is_worded: bool) -> dict[str, Any]:
+    """Mask sizes that depend on how long the engine's sentences are.
+
+    Args:
+        told: an event, or the payload of a compaction line.
+        is_worded: some are in the conversation already.
+    """
+    masked = dict(told)
+    keys = ("tokens", "tokens-before", "tokens-after") if is_worded else ()
+    for key in keys or (("tokens-after",) if "summary" in told else ()):
+        if key in masked:
+            masked[key] = "<tokens>"
+    if is_worded and masked.get("kind") == "log" and isinstance(masked["data"], Mapping) and "needed" in masked["data"]:
+        masked["data"] = {**masked["data"], "needed": "<tokens>"}
+    return masked

@@ -1,4 +1,4 @@
-"""What a scenario scripts around a loop: backends, a provider, steers, a counter, cancels.
+"""What a scenario scripts around a loop: backends, a summariser, a provider, steers, a counter, cancels.
 
 Every part plays one section of the scenario format and tells the stage what it was asked. The
 law: a scripted part waits only where its script says so, and every wait can be woken or is
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import attrs
 
@@ -70,6 +70,7 @@ class Play:
     batches: list[list[str]] = attrs.field(factory=list)
     calls_returned: int = 0
     steer_pulls: int = 0
+    summaries_asked: int = 0
     _seen: dict[str, int] = attrs.field(factory=dict, init=False)
 
     def event(self, kind: str) -> None:
@@ -86,6 +87,10 @@ class Play:
         self._cancel_where(lambda t: t["on"] == "steer" and t.get("n", 1) == self.steer_pulls)
         return self.steer_pulls - 1
 
+    def summarizer(self) -> None:
+        self.summaries_asked += 1
+        self._cancel_where(lambda t: t["on"] == "summarizer" and t.get("n", 1) == self.summaries_asked)
+
     def grants(self) -> None:
         self._cancel_where(lambda t: t["on"] == "grants" and t["calls"] == self.calls_returned)
 
@@ -101,31 +106,36 @@ class Play:
 
 
 class ScriptedBackend:
-    """A backend whose every call consumes one step.
+    """A backend of the chain, or the summariser, whose every call consumes one step.
 
     With *is_cancellable* its streams have `cancel()`, so that the run's worker reads them;
     without, they are generators that the abandonable thread reads.
     """
 
-    def __init__(self, stage: Stage, index: int, script: Mapping[str, Any], *, is_cancellable: bool) -> None:
-        self.model: str = script.get("model", f"m{index}")
+    def __init__(
+        self, stage: Stage, place: int | Literal["summarizer"], script: Mapping[str, Any], *, is_cancellable: bool
+    ) -> None:
+        self.model: str = script.get("model", f"m{place}")
         self.max_tokens: int | None = script.get("max_tokens")
         self._stage = stage
-        self._index = index
+        self._place = place
         self._is_cancellable = is_cancellable
         self._steps: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
         for step in script.get("steps", ()):
             self._steps.put(step)
 
     def stream(self, request: CompletionRequest) -> Iterator[Delta | str]:
+        is_summarizer = self._place == "summarizer"
         self._stage.now.requests.append(
             {
-                "backend": self._index,
-                "kind": "stream",
+                "backend": self._place,
+                "kind": "blocking" if is_summarizer else "stream",
                 "tools": sorted(tool["function"]["name"] for tool in request.tools),
                 "messages": [message.to_dict() for message in request.messages],
             }
         )
+        if is_summarizer:
+            self._stage.now.summarizer()
         if self._steps.empty():
             self._stage.script_exhausted = True
             raise BackendError(EXHAUSTED, "response")
@@ -341,8 +351,10 @@ class FlatCounter:
     def count_text(self, text: str) -> int:
         return self.per_message
 
-    def count_request(self, messages: Sequence[Message], tools: Sequence[ToolDeclaration]) -> int:
-        return self.count_messages(messages) + (self.per_message if tools else 0)
+    def count_request(
+        self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], context: Sequence[Message] = ()
+    ) -> int:
+        return self.count_messages([*messages, *context]) + (self.per_message if tools else 0)
 
     def record_usage(self, **_: Any) -> None:
         """Nothing is learned."""

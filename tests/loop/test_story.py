@@ -110,13 +110,13 @@ def test_a_stage_that_explodes_ends_the_run_and_names_the_bug() -> None:
 
     class Exploding:
         def count_messages(self, messages: object) -> int:
-            raise ZeroDivisionError("counter bug")
+            return 0
 
         def count_text(self, text: str) -> int:
             return 0
 
-        def count_request(self, messages: object, tools: object) -> int:
-            return 0
+        def count_request(self, messages: object, tools: object, context: object = ()) -> int:
+            raise ZeroDivisionError("counter bug")
 
         def record_usage(self, **facts: object) -> None: ...
 
@@ -310,13 +310,15 @@ def test_rounds_tell_tokens_only_with_a_budget() -> None:
 
 
 def test_context_is_sent_and_not_kept() -> None:
-    """What is true now goes with every request of the run, and into no history."""
-    backend = ScriptedBackend(["ok"])
+    """What is true now goes with every request of the run, as the last system message, and into no history."""
+    backend = ScriptedBackend([call("a"), "ok"])
 
-    run = finished(Loop(backend).run("go", context="It is Tuesday."))
+    run = finished(Loop(backend, tools=ScriptedProvider({"a": "1"})).run("go", context="It is Tuesday."))
 
-    assert backend.requests[0].messages[-1].text == "It is Tuesday."
-    assert [m.text for m in run.outcome.messages] == ["go", "ok"]
+    fixed = f"{notices.CONTEXT_OUTRANKS}\n{notices.CONTEXT_NO_REPLY}"
+    told = Message.system(f"{notices.CONTEXT_HEADING}\n\nIt is Tuesday.\n\n{fixed}")
+    assert [request.messages[-1] for request in backend.requests] == [told, told]
+    assert [m.role for m in run.outcome.messages] == ["user", "assistant", "tool", "assistant"]
 
 
 def test_the_system_prompt_stands_in_front_of_a_conversation_without_one() -> None:
