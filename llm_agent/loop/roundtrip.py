@@ -54,8 +54,7 @@ def round_trip(state: RunState) -> Reply:
         RunStopped: cancelled, no backend gave one, or the request cannot be made to fit.
     """
     outcome = _Chain(state).ask()
-    if isinstance(outcome, NothingFits):
-        window.force_room(state, outcome.refusals)
+    if isinstance(outcome, NothingFits) and window.force_room(state, outcome.refusals):
         outcome = _Chain(state).ask()
     match outcome:
         case Reply():

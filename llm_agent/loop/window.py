@@ -130,30 +130,33 @@ def counted(state: RunState, index: int) -> int:
 # -- forced ----------------------------------------------------------------------------------
 
 
-def force_room(state: RunState, refusals: Sequence[Refusal]) -> None:
+def force_room(state: RunState, refusals: Sequence[Refusal]) -> bool:
     """Make the conversation smaller once, for the whole chain: as little as lets one backend take it.
 
+    Returns:
+        Whether anything was gained, and the chain is worth asking again.
+
     Raises:
-        RunStopped: cancelled meanwhile, or nothing can be gained.
+        RunStopped: cancelled meanwhile, or what cannot be made smaller is too large by itself.
     """
-    compactor = state.config.compactor
     _check_fixed_part(state)
+    compactor = state.config.compactor
     if compactor is None:
-        raise _exhausted(state, "; ".join(refusal.problem for refusal in refusals))
+        return False
     mildest = max(refusals, key=lambda refusal: refusal.kept_share)
     counter = _RequestCounter(mildest.counter, state.tools, state.context_messages)
     # The smaller conversation can only be estimated, so the aim is put into those units first:
     # between what was billed and what is estimated there may be a factor of three.
     counter.invalidate()
     target = int(counter.count_messages(state.conversation.messages) * mildest.kept_share)
-    compaction = _compact(state, compactor, mildest.counted, target, counter)
-    if not _gains(compaction):
-        raise _exhausted(state, f"{mildest.problem}; no earlier turns are left to be summarised")
+    return _gains(_compact(state, compactor, mildest.counted, target, counter))
 
 
 def exhausted(state: RunState, refusals: Sequence[Refusal]) -> RunStopped:
     """Return the stop for a request that no backend can take, though everything was done."""
-    return _exhausted(state, "; ".join(refusal.problem for refusal in refusals))
+    problems = "; ".join(dict.fromkeys(refusal.problem for refusal in refusals))
+    done = "" if state.config.compactor is None else "; nothing more of the conversation can be summarised"
+    return _exhausted(state, problems + done)
 
 
 def _exhausted(state: RunState, problem: str) -> RunStopped:

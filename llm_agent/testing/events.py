@@ -139,6 +139,7 @@ class _Reader:
         self._round: int | None = 0 if after is None else None
         self._attempt: told.AttemptStarted | None = None
         self._last_failure: told.AttemptFailed | None = None
+        self._has_failed = False
         self._was_forced = False
         self._tokens: list[str] = []
         self._turn: Message | None = None
@@ -245,7 +246,7 @@ class _Reader:
             raise Violation(f"rounds count from 1 without gaps: expected {self._round + 1}, got {event.round}")
         self._round = event.round
         self._attempt = self._last_failure = self._discarded = self._turn = None
-        self._was_forced = False
+        self._was_forced = self._has_failed = False
 
     def _force_compaction(self) -> None:
         if self._was_forced:
@@ -283,6 +284,7 @@ class _Reader:
             if event.backoff is not None and event.disposition != "retry-same":
                 raise Violation(f"a backoff comes only with retry-same, got {event.disposition}")
             self._last_failure = event
+            self._has_failed = True
 
     # -- verdicts and endings ------------------------------------------------------------
 
@@ -300,7 +302,7 @@ class _Reader:
             raise Violation(f"limit-reached and the reason limit belong together, got {event.reason!r} {self.place}")
         if self.place == ATTEMPT and event.reason != "cancelled" and not self._abrupt:
             raise Violation(f"only a cancel discards the turn of an open attempt, got {event.reason!r}")
-        if self.place == ROUND and event.reason == "failed" and self._last_failure is None:
+        if self.place == ROUND and event.reason == "failed" and not self._has_failed:
             raise Violation("a turn fails only by a failed attempt, and there was none")
         self._discarded = event
 

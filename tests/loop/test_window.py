@@ -517,3 +517,14 @@ def test_tools_that_a_limit_has_turned_off_no_longer_count() -> None:
 
     assert run.outcome.final == "done"
     assert backend.requests[1].tools == ()
+
+
+def test_a_chain_that_failed_for_other_reasons_too_says_so_when_nothing_can_be_gained() -> None:
+    """Only where size is all that stood in the way is the context called exhausted."""
+    full = ScriptedBackend(lambda _: OVERFLOW)
+    down = ScriptedBackend(lambda _: BackendError("slow down", "http", 429))
+
+    run = finished(Loop([full, down], compactor=compactor(ScriptedBackend([]), 1000), max_retries=1).run("go"))
+
+    assert run.outcome.reason is None
+    assert "slow down" in (run.outcome.error or "")
