@@ -1,4 +1,4 @@
-"""A coding agent for one folder: it reads freely, and asks before it writes or runs.
+"""A coding agent for one folder: it reads freely, and asks at the terminal before it writes or runs.
 
     python coding_agent.py --folder . --model gpt-5 --session run.jsonl "Make the tests pass."
     python coding_agent.py --folder . --model gpt-5 --session run.jsonl          # go on after a crash
@@ -10,91 +10,45 @@ anything the user may, which is why a human says yes to each.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
-from llm_agent import ConfigError, Loop, OpenAIBackend, Run, Session, current_call, tool
-from llm_agent.events import AskPending, AttemptFailed, Token, ToolAbandoned, ToolCall, TurnDiscarded
-from llm_agent.tools.process import run_command
-
-
-def permitted(question: str) -> bool:
-    """Ask the human in front of the terminal; the call's deadline stands still meanwhile."""
-    call = current_call()
-    assert call is not None  # tools are only called within a run
-    return call.ask({"tool": call.name, "question": question}) is True
+from llm_agent import ConfigError, Loop, OpenAIBackend, Run, Session, ToolAnswer, ToolRequest, current_call, terminal
+from llm_agent.events import AttemptFailed, Token, ToolAbandoned, ToolCall, TurnDiscarded
+from llm_agent.tools import Workspace
 
 
 @attrs.frozen
-class Folder:
-    """One folder, and the tools that work in it."""
+class AskBeforeChanges:
+    """A workspace whose reading tools are free, and whose other tools are asked about, every time."""
 
-    root: Path
-    """Resolved: no link is left in it."""
+    workspace: Workspace
 
-    def inside(self, path: str) -> Path:
-        found = (self.root / path).resolve()  # follows links and `..` before anything is compared
-        if not found.is_relative_to(self.root):
-            raise PermissionError(f"{path} is outside of the folder")
-        return found
+    def tools_for_llm(self) -> list[dict[str, Any]]:
+        return self.workspace.tools_for_llm()
 
-    @tool(idempotency="read-only")
-    def read_file(self, path: str) -> str:
-        """Read a text file."""
-        return self.inside(path).read_text()
+    def execute_tool_calls(self, calls: Sequence[ToolRequest]) -> list[ToolAnswer]:
+        return [refusal(call, self.workspace) or self.workspace.execute_tool_calls([call])[0] for call in calls]
 
-    @tool(idempotency="read-only")
-    def list_files(self, path: str = ".") -> str:
-        """List the names in a directory, directories with a slash."""
-        return "\n".join(sorted(entry.name + "/" * entry.is_dir() for entry in self.inside(path).iterdir()))
 
-    @tool(idempotency="read-only")
-    def grep(self, pattern: str, path: str = ".") -> str:
-        """Find the lines that match an extended regular expression, in all files below a directory."""
-        # A process of its own: a hostile pattern in `re` would hold up this whole one. -r follows no links.
-        below = self.inside(path).relative_to(self.root)
-        return (
-            run_command(["grep", "-rnIE", "-e", pattern, "--", str(below)], cwd=self.root).output or "no line matches"
-        )
-
-    @tool
-    def write_file(self, path: str, content: str) -> str:
-        """Write a text file, replacing what was there."""
-        file = self.inside(path)
-        if not permitted(f"write {path} ({len(content)} characters)?"):
-            return "The user said no."
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(content)
-        return "Written."
-
-    @tool
-    def edit_file(self, path: str, old: str, new: str) -> str:
-        """Replace a text that occurs exactly once in a file."""
-        file = self.inside(path)
-        text = file.read_text()
-        if text.count(old) != 1:
-            raise ValueError(f"the old text must occur exactly once in {path}, it occurs {text.count(old)} times")
-        if not permitted(f"edit {path}\n- {old}\n+ {new}\n?"):
-            return "The user said no."
-        file.write_text(text.replace(old, new))
-        return "Edited."
-
-    @tool
-    def run(self, command: str) -> str:
-        """Run a shell command in the folder and return what it printed."""
-        if not permitted(f"run {command!r}?"):
-            return "The user said no."
-        done = run_command(command, shell=True, cwd=self.root)
-        return f"{done.output}\n(exit status {done.returncode})"
-
-    @property
-    def tools(self) -> list[object]:
-        return [self.read_file, self.list_files, self.grep, self.write_file, self.edit_file, self.run]
+def refusal(call: ToolRequest, workspace: Workspace) -> ToolAnswer | None:
+    """Ask the human where it takes one; the call's deadline stands still meanwhile."""
+    if workspace.idempotency_of(call.name) == "read-only":
+        return None
+    context = current_call()
+    assert context is not None  # tools are only called within a run
+    paths = [str(workspace.root / call.args["path"])] if "path" in call.args else []
+    said = context.ask({"kind": "permission", "tool": call.name, "arguments": call.args, "paths": paths})
+    if said is not None and said["action"] == "allow-once":
+        return None
+    reason = said.get("reason") if said else None
+    return ToolAnswer(call.id, f"The user said no{f': {reason}' if reason else '.'}", is_error=True)
 
 
 def show(run: Run) -> None:
-    """Print a run as it goes, and answer its questions; here, where Ctrl-C can end the prompt."""
+    """Print a run as it goes."""
     for event in run.events():
         match event:
             case Token(text=text):
@@ -102,18 +56,9 @@ def show(run: Run) -> None:
             case AttemptFailed() | TurnDiscarded():
                 print("\n[retracted]")
             case ToolCall(name=name, arguments=arguments):
-                print(f"\n-> {name} {arguments}")
+                print(f"\n-> {name} {arguments}", flush=True)
             case ToolAbandoned(name=name):
                 print(f"\n[{name} was given up]")
-            case AskPending(request=request, ask_id=str(ask_id)):
-                run.answer(ask_id, says_yes(str(request["question"])))
-
-
-def says_yes(question: str) -> bool:
-    try:
-        return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
 
 
 def main() -> int:
@@ -130,17 +75,17 @@ def main() -> int:
             print(f"[{repair}]")
         loop = Loop(
             backends=OpenAIBackend(options.model, base_url=options.base_url),
-            tools=Folder(Path(options.folder).resolve()).tools,
+            tools=[AskBeforeChanges(Workspace(options.folder, run=True, run_timeout=280))],
             session=session,
             system_prompt="You are a coding assistant. Look before you change anything, and run the tests.",
             tool_deadline={"run": 300, "*": 30},
-            on_ask="run",
+            on_ask=terminal.ask,
         )
         try:
             run = loop.run(options.prompt) if options.prompt else loop.resume()
         except ConfigError as exc:
             parser.error(f"nothing to do: {exc}")
-        with run:
+        with run:  # Ctrl-C leaves the block: the run is cancelled, and an open question with it
             show(run)
         outcome = run.result()
     print(f"\n[{outcome.status}: {outcome.error or f'{outcome.spent.total_tokens} tokens'}]")

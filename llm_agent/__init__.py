@@ -31,6 +31,7 @@ from llm_agent.live import live_runs
 from llm_agent.loop.loop import Loop
 from llm_agent.messages import Delta, Message, ToolAnswer, ToolRequest, Usage
 from llm_agent.outcome import Outcome, Spent
+from llm_agent.policy import Policy
 from llm_agent.ports import Backend, CompletionRequest, ToolProvider
 from llm_agent.run import Run
 from llm_agent.run_context import RunContext
@@ -40,7 +41,10 @@ from llm_agent.session.session import Session
 from llm_agent.token_count import ExactCounter, HeuristicCounter, UsageCounter
 from llm_agent.tools.artifacts import ArtifactFolder
 from llm_agent.tools.function import tool
+from llm_agent.tools.reasons import Reasons
+from llm_agent.tools.registry import Registry
 from llm_agent.tools.toolbox import Toolbox
+from llm_agent.tools.unknown_keys import UnknownKeys
 
 __all__ = [
     "AgentError",
@@ -63,7 +67,10 @@ __all__ = [
     "OpenAIBackend",
     "Outcome",
     "PendingAsk",
+    "Policy",
     "Price",
+    "Reasons",
+    "Registry",
     "Repair",
     "RequestBudget",
     "Run",
@@ -81,6 +88,7 @@ __all__ = [
     "Toolbox",
     "TranscriptError",
     "UnansweredCalls",
+    "UnknownKeys",
     "Usage",
     "UsageCounter",
     "canonical",

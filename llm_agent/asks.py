@@ -1,18 +1,54 @@
-"""Questions of a run that somebody answers from another thread.
+"""Questions that somebody answers from another thread, or within a time, or not at all.
 
 A question is on the desk before anybody is told of it, so no answer can come too early. Each
-is answered once; closing the desk ends every wait with nothing.
+is answered once; closing the desk ends every wait with nothing, and a clock with `EXPIRED`.
 """
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import uuid
 from collections.abc import Mapping
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Final
 
 import attrs
+
+from llm_agent.call_context import Asker
+
+EXPIRED: Final[Mapping[str, Any]] = {"action": "expired"}
+"""What a question is answered that nobody answered in time."""
+
+
+def asked_within(asker: Asker, request: Mapping[str, Any], timeout: float | None) -> Any:
+    """Call *asker* and return its answer; `EXPIRED` after *timeout* seconds.
+
+    With a timeout it is called on a daemon thread that sees the caller's context variables; one
+    that does not come back in time is left alone, and its answer dropped.
+
+    Raises:
+        Whatever the asker raises in time.
+    """
+    if timeout is None:
+        return asker(request)
+    answers: SimpleQueue[tuple[Any, BaseException | None]] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put((asker(request), None))
+        except BaseException as error:  # raised again on the thread that waits
+            answers.put((None, error))
+
+    run = contextvars.copy_context().run
+    threading.Thread(target=run, args=(ask,), name="llm-agent-ask", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=timeout)
+    except Empty:
+        return dict(EXPIRED)
+    if error is not None:
+        raise error
+    return answer
 
 
 @attrs.frozen(kw_only=True)
@@ -57,6 +93,14 @@ class AskDesk:
             return False
         ask._answers.put(answer)
         return True
+
+    def wait(self, ask: PendingAsk, timeout: float | None) -> Any:
+        """Wait for the answer to *ask*; `EXPIRED` after *timeout* seconds, and then it is off the desk."""
+        try:
+            return ask._answers.get(timeout=timeout)
+        except Empty:
+            self.answer(ask.ask_id, dict(EXPIRED))  # unless an answer has just been faster
+            return ask._answers.get()
 
     def take_back(self, call_ids: set[str]) -> None:
         """End the questions of calls that nobody waits for any more."""

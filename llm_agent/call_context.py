@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 
@@ -33,7 +33,26 @@ class CallHost(Protocol):
 
     def log(self, level: str, data: Any) -> None: ...
 
-    def ask(self, call_id: str, request: Mapping[str, Any], asker: Asker | None) -> Any: ...
+    @property
+    def asker(self) -> Asker | Literal["run"] | None:
+        """Who answers where a call names nobody."""
+        ...
+
+    def ask(
+        self,
+        call_id: str,
+        request: Mapping[str, Any],
+        asker: Asker | Literal["run"] | None,
+        timeout: float | None = None,
+    ) -> Any: ...
+
+    def pausing(self, call_id: str) -> AbstractContextManager[None]:
+        """The deadline stands still inside."""
+        ...
+
+    def grants_changed(self) -> None:
+        """Contract: returns after what can be written is written; never raises."""
+        ...
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -68,12 +87,25 @@ class ToolCallContext:
         """Put a Log event into the run. Never raises; dropped once nobody waits for the call."""
         self._host.log(level, data)
 
-    def ask(self, request: Mapping[str, Any], asker: Asker | None = None) -> Any:
+    @property
+    def asker(self) -> Asker | Literal["run"] | None:
+        """Who answers an ask that names nobody: the loop's `on_ask`."""
+        return self._host.asker
+
+    def ask(
+        self,
+        request: Mapping[str, Any],
+        asker: Asker | Literal["run"] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
         """Ask a human and wait for the answer, the deadline standing still meanwhile.
 
         Args:
             request: what is asked, as plain data; a key `tool` names the tool it is about.
             asker: called with *request* on this thread; without one, the loop's `on_ask`.
+                `"run"`: the question waits for `Run.answer`.
+            timeout: seconds after which it is answered `{"action": "expired"}`; a callable is
+                then asked on a thread of its own, which sees this call's context.
 
         Returns:
             The answer, untouched; `None` when the run ended before one came.
@@ -82,7 +114,15 @@ class ToolCallContext:
             ConfigError: neither an asker nor `on_ask`.
             Anything the asker raises.
         """
-        return self._host.ask(self.id, request, asker)
+        return self._host.ask(self.id, request, asker, timeout)
+
+    def pausing(self) -> AbstractContextManager[None]:
+        """Let the deadline stand still inside: for a wait that is a human's, beside the ask itself."""
+        return self._host.pausing(self.id)
+
+    def grants_changed(self) -> None:
+        """Have the provider's grants written to the transcript now, if they have changed. Never raises."""
+        self._host.grants_changed()
 
     @contextmanager
     def for_call(self, request: ToolRequest) -> Iterator[ToolCallContext]:

@@ -36,6 +36,8 @@ NOT_RUN_TOO_MANY_DETACHED: Final = (
 
 PROVIDER_RAISED: Final = "The tool provider failed: {failure}"
 
+PROVIDER_BEHIND_RAISED: Final = "The tool provider behind {owner} failed: {failure}"
+
 NO_RESULT: Final = "The provider returned no result for this call. Whether it took effect is unknown."
 
 BAD_ARGUMENTS: Final = (
@@ -45,6 +47,10 @@ BAD_ARGUMENTS: Final = (
 UNFIT_ARGUMENTS: Final = "This call was not run, because its arguments do not fit the tool {tool!r}:\n{problems}"
 
 NO_SUCH_TOOL: Final = "This call was not run: there is no tool named {tool!r}.{hint} The tools are: {tools}."
+
+NO_PROVIDER: Final = (
+    "This call was not run: no provider owns a tool named {tool!r}. The names of the tools begin with: {tags}."
+)
 
 OUTPUT_LEFT_OUT: Final = "\n[... {count} bytes left out ...]\n"
 
@@ -113,3 +119,54 @@ CONTEXT_OUTRANKS: Final = (
 )
 # Also true behind the words of a user, where "this" might be taken for all of the message.
 CONTEXT_NO_REPLY: Final = "The current context is for information and wants no reply of its own."
+
+# -- MCP: what a tool server did, or did not -------------------------------------------------------
+
+MCP_MEDIA: Final = "[{kind}: {media_type}, not shown]"
+MCP_RESOURCE: Final = "[resource: {uri}, not shown]"
+MCP_NOT_RUN: Final = "This call was not run: {reason}"
+MCP_NOT_RUN_UNWANTED: Final = "This call was not run: nobody waits for it any more."
+MCP_CANCELLED: Final = (
+    "This call was cancelled before {server} answered, and the server was told so. "
+    "Whether it took effect is unknown; check before you repeat it."
+)
+MCP_TIMEOUT: Final = (
+    "This call was not answered by {server} within {seconds:g} s, and was cancelled. "
+    "Whether it took effect is unknown; check before you repeat it."
+)
+MCP_GONE: Final = (
+    "No answer came to this call: {reason}\nWhether it took effect is unknown; check before you repeat it."
+)
+MCP_REFUSED: Final = "This call was refused by {server}: {problem}"
+MCP_UNREADABLE: Final = (
+    "The answer of {server} to this call cannot be read: {problem}\n"
+    "Whether the call took effect is unknown; check before you repeat it."
+)
+
+# -- permission: what a call is told that a policy did not let through ----------------------------
+
+DENIED_BY_RULE: Final = "This call was not run: {tool!r} is denied by the rule: {rule}.{unsure}{paths}"
+DENIED_BY_GRANT: Final = (
+    "This call was not run: {tool!r} is denied by what the user decided earlier: {rule}.{unsure}{paths}"
+)
+DENIED_BY_HUMAN: Final = "This call was not run: the user refused this call of {tool!r}.{why}"
+DENIED_ALWAYS: Final = "This call was not run: the user refused {tool!r}, and from now on: {rules}.{why}"
+DENIED_HEADLESS: Final = (
+    "This call was not run: {tool!r} needs approval, and there is no permission prompt here. "
+    "Asking again will not help; go on without it.{unsure}{paths}"
+)
+DENIED_PROMPT_FAILED: Final = (
+    "This call was not run: {tool!r} needs approval, and the permission prompt gave no usable answer: {problem}"
+)
+DENIED_EXPIRED: Final = (
+    "This call was not run: {tool!r} needs approval, and nobody answered in time. "
+    "It was not refused; it may be asked for again."
+)
+DENIED_REENTERED: Final = (
+    "This call was not run: {tool!r} needs approval, and was called from inside a permission prompt, "
+    "which cannot ask a second question before its own is answered."
+)
+DENIED_POLICY_FAILED: Final = "This call was not run: whether {tool!r} is permitted could not be decided: {failure}"
+DENIED_UNSURE: Final = " What it is about could not be checked."
+DENIED_PATHS: Final = " Paths: {paths}."
+DENIED_WHY: Final = " The user says: {why}"

@@ -17,10 +17,10 @@ FLOORS: dict[int, tuple[str, ...]] = {
     ),
     1: (
         "cancel", "watchdog", "channel", "slot", "jsonl", "retry", "overflow", "patterns", "limits", "excerpt",
-        "bill",
+        "line_diff", "bill",
     ),
-    2: ("ports", "budget", "scope", "streaming", "call_context", "asks", "run_core", "run", "live"),
-    3: ("token_count", "prompt", "compactor", "session", "tools", "backends"),
+    2: ("ports", "budget", "scope", "streaming", "call_context", "layers", "asks", "run_core", "run", "live"),
+    3: ("token_count", "prompt", "compactor", "session", "tools", "backends", "policy", "terminal", "mcp"),
     4: ("loop",),
     5: ("testing",),
     6: ("cli", "__main__"),

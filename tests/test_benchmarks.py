@@ -21,10 +21,12 @@ SIZES = {
     "concurrent_runs": ("--runs", "3", "--rate", "100", "--seconds", "0.3", "--stagger", "0.05"),
     "imports": ("--n", "1"),
     "stuck_tool": ("--n", "1"),
+    "workspace_run": ("--n", "1", "--megabytes", "20"),
     "counting": ("--n", "1", "--rounds", "2", "--messages", "40"),
     "flaky": ("--requests", "20"),
     "long_runs": ("--rounds", "40"),
     "compaction": ("--n", "1", "--messages", "60", "--asked", "40"),
+    "stack": ("--n", "1", "--calls", "10"),
 }
 
 

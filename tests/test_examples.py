@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
+import pty
 import re
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import attrs
 import pytest
 import requests
 
@@ -38,15 +40,6 @@ def run_example(name: str, *arguments: str, cwd: Path, answers: str = "") -> sub
     return subprocess.run(
         command, cwd=cwd, env=environment(), input=answers, capture_output=True, text=True, timeout=60
     )
-
-
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 # -- quickstart --------------------------------------------------------------------------
@@ -79,11 +72,56 @@ def test_quickstart_tells_why_a_run_failed(serve: Serve, tmp_path: Path) -> None
 # -- coding_agent ------------------------------------------------------------------------
 
 
-def coding_agent(server: FakeServer, folder: Path, *arguments: str, answers: str = "") -> str:
-    options = ["--base-url", server.url, "--model", "m", "--folder", str(folder)]
-    done = run_example("coding_agent.py", *options, *arguments, cwd=folder, answers=answers)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+@attrs.define(eq=False)
+class AtTerminal:
+    """An example in a terminal of its own, where somebody answers; its output is read apart from that."""
+
+    process: subprocess.Popen[str]
+    master: int
+
+    @classmethod
+    @contextmanager
+    def started(cls, *arguments: str, cwd: Path) -> Iterator[AtTerminal]:
+        master, slave = pty.openpty()
+        # A session leader without a terminal gets the first one that it opens.
+        adopt = f"import os, runpy; os.open({os.ttyname(slave)!r}, os.O_RDWR); "
+        command = [sys.executable, "-c", adopt + "runpy.run_path(os.environ['EXAMPLE'], run_name='__main__')"]
+        env = environment(EXAMPLE=str(EXAMPLES / "coding_agent.py"))
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
+        try:
+            with subprocess.Popen([*command, *arguments], cwd=cwd, env=env, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
+                yield cls(process, master)
+        finally:
+            os.close(slave)
+            os.close(master)
+
+    def shown(self) -> str:
+        """Wait for the next question and return it."""
+        text = ""
+        while not text.endswith(("> ", "Why not? ")):
+            ready, _, _ = select.select([self.master], [], [], 30)
+            assert ready, f"no question came; this was shown: {text}"
+            text += os.read(self.master, 65_536).decode().replace("\r\n", "\n")
+        return text
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+
+def options_for(server: FakeServer, folder: Path) -> list[str]:
+    return ["--base-url", server.url, "--model", "m", "--folder", str(folder)]
+
+
+def coding_agent(server: FakeServer, folder: Path, *arguments: str, answers: Sequence[str] = ()) -> str:
+    """Run the agent to its end, each question answered; return what was shown at the terminal."""
+    shown = ""
+    with AtTerminal.started(*options_for(server, folder), *arguments, cwd=folder) as example:
+        for answer in answers:
+            shown += example.shown()
+            example.type(answer)
+        output, errors = example.process.communicate(timeout=60)
+    assert (example.process.returncode, errors) == (0, "")
+    return shown + output
 
 
 def answers_seen(server: FakeServer) -> list[str]:
@@ -92,99 +130,91 @@ def answers_seen(server: FakeServer) -> list[str]:
 
 
 def test_coding_agent_writes_and_runs_after_a_yes(serve: Serve, tmp_path: Path) -> None:
-    """With a yes to each question a file is written, edited and executed."""
+    """With a yes to each question a file is written, edited and executed; each change is shown before."""
     server = serve(
         [
-            call("write_file", path="a/hello.sh", content="echo hullo"),
-            call("edit_file", path="a/hello.sh", old="hullo", new="hello"),
-            call("run", command="sh a/hello.sh"),
+            call("write", path="a/hello.sh", content="echo hullo\n"),
+            call("edit", path="a/hello.sh", old="hullo", new="hello"),
+            call("run", command="sh", args=["a/hello.sh"]),
             "Done.",
         ],
         strict=True,
     )
 
-    shown = coding_agent(server, tmp_path, "Say hello.", answers="y\nyes\nY\n")
+    shown = coding_agent(server, tmp_path, "Say hello.", answers=["y\n", "yes\n", "Y\n"])
 
-    assert (tmp_path / "a" / "hello.sh").read_text() == "echo hello"
-    assert "run 'sh a/hello.sh'? [y/N]" in shown
-    assert answers_seen(server)[2].splitlines()[0] == "hello"
+    assert (tmp_path / "a" / "hello.sh").read_text() == "echo hello\n"
+    assert "  | -echo hullo\n  | +echo hello\n" in shown
+    assert 'args: ["a/hello.sh"]' in shown
+    assert answers_seen(server)[2] == "hello\n[exit status 0]"
 
 
 def test_coding_agent_leaves_alone_what_was_refused(serve: Serve, tmp_path: Path) -> None:
-    """A no, and an input that is closed, is a no; the model is told."""
+    """A no, and the end of the input, is a no; the model is told, with the reason where one was given."""
     server = serve(
-        [call("write_file", path="x", content="1"), call("run", command="touch y"), "As you like."], strict=True
+        [
+            call("write", path="x", content="1"),
+            call("run", command="touch", args=["y"]),
+            call("run", command="touch", args=["z"]),
+            "As you like.",
+        ],
+        strict=True,
     )
 
-    coding_agent(server, tmp_path, "Write.", answers="n\n")
+    coding_agent(server, tmp_path, "Write.", answers=["n\n", "\x04", "w\n", "not here\n"])
 
     assert list(tmp_path.iterdir()) == []
-    assert answers_seen(server) == ["The user said no.", "The user said no."]
+    assert answers_seen(server) == ["The user said no.", "The user said no.", "The user said no: not here"]
+
+
+def test_coding_agent_without_a_terminal_changes_nothing(serve: Serve, tmp_path: Path) -> None:
+    """Where nobody can be asked, the model is told so; what is piped into it is no answer."""
+    server = serve([call("write", path="x", content="1"), "Then not."], strict=True)
+    command = [sys.executable, str(EXAMPLES / "coding_agent.py"), *options_for(server, tmp_path), "Write."]
+
+    done = subprocess.run(
+        command, env=environment(), input="y\n", capture_output=True, text=True, timeout=60, start_new_session=True
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+    assert "there is no terminal to ask at" in answers_seen(server)[0]
 
 
 def test_coding_agent_reads_without_a_question(serve: Serve, tmp_path: Path) -> None:
     """Reading, listing and searching ask nobody."""
     (tmp_path / "b.txt").write_text("one\ntwo\n")
-    server = serve(
-        [[call("list_files"), call("grep", pattern="t.o"), call("read_file", path="b.txt")], "Read."], strict=True
-    )
+    server = serve([[call("list"), call("grep", pattern="t.o"), call("read", path="b.txt")], "Read."], strict=True)
 
     coding_agent(server, tmp_path, "Look around.")
 
-    listed, found, text = answers_seen(server)
-    assert (listed, text) == ("b.txt", "one\ntwo\n")
-    assert found.strip().endswith("b.txt:2:two")
+    assert answers_seen(server) == ["b.txt", "b.txt\n2:two", "1\tone\n2\ttwo"]
 
 
-@pytest.mark.parametrize("path", ["../outside.txt", "link.txt", "linked/outside.txt", "/etc/hostname"])
-def test_coding_agent_never_leaves_its_folder(tmp_path: Path, path: str) -> None:
-    """`..`, links to files and folders, and absolute paths are refused by every file tool."""
-    (tmp_path / "outside.txt").write_text("secret")
-    folder = tmp_path / "inside"
-    folder.mkdir()
-    (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
-    (folder / "linked").symlink_to(tmp_path)
-    tools = loaded("coding_agent").Folder(folder.resolve())
+def test_coding_agent_is_ended_by_ctrl_c_in_a_question(serve: Serve, tmp_path: Path) -> None:
+    """The run is cancelled and the process ends; nothing was written."""
+    server = serve([call("write", path="x", content="1"), "never"], strict=True)
+    with AtTerminal.started(*options_for(server, tmp_path), "Write.", cwd=tmp_path) as example:
+        example.shown()
+        example.type("\x03")
+        _, errors = example.process.communicate(timeout=30)
 
-    attempts: list[tuple[Callable[..., str], tuple[str, ...]]] = [
-        (tools.read_file, (path,)),
-        (tools.list_files, (path,)),
-        (tools.grep, ("secret", path)),
-        (tools.write_file, (path, "x")),
-        (tools.edit_file, (path, "secret", "x")),
-    ]
-    for attempt, arguments in attempts:
-        with pytest.raises(PermissionError, match="outside of the folder"):
-            attempt(*arguments)
-    assert (tmp_path / "outside.txt").read_text() == "secret"
-
-
-def test_coding_agent_searches_no_link_that_leads_out(tmp_path: Path) -> None:
-    """A search below the folder does not follow links."""
-    (tmp_path / "outside.txt").write_text("secret")
-    folder = tmp_path / "inside"
-    folder.mkdir()
-    (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
-
-    assert "secret" not in loaded("coding_agent").Folder(folder.resolve()).grep("secret")
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_coding_agent_goes_on_after_a_kill(serve: Serve, tmp_path: Path) -> None:
     """Killed in a question and started again with the same session, it tells what is open and finishes."""
     transcript = tmp_path / "run.jsonl"
-    server = serve([call("write_file", path="x", content="1"), "Then I stop here."], strict=True)
-    options = ["--base-url", server.url, "--model", "m", "--folder", str(tmp_path), "--session", str(transcript)]
-    command = [sys.executable, "-u", str(EXAMPLES / "coding_agent.py"), *options, "Write."]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment(), **pipes) as process:  # type: ignore[call-overload]
-        shown = ""
-        while "[y/N]" not in shown:
-            shown += process.stdout.read(1)
-        process.send_signal(signal.SIGKILL)
+    server = serve([call("write", path="x", content="1"), "Then I stop here."], strict=True)
+    options = [*options_for(server, tmp_path), "--session", str(transcript)]
+    with AtTerminal.started(*options, "Write.", cwd=tmp_path) as example:
+        example.shown()
+        example.process.send_signal(signal.SIGKILL)
 
     resumed = coding_agent(server, tmp_path, "--session", str(transcript))
 
-    assert "of write_file was dispatched" in resumed
+    assert "of write was dispatched" in resumed
     assert "whether it took effect is unknown" in resumed
     assert "Then I stop here." in resumed
     assert Session.read(transcript).messages[-1].text == "Then I stop here."

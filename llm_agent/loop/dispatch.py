@@ -18,10 +18,11 @@ from llm_agent.call_context import entered
 from llm_agent.canonical import canonical_arguments
 from llm_agent.codec import error_text
 from llm_agent.events import ToolCall, ToolStarted
+from llm_agent.layers import results_of
 from llm_agent.loop import settle
 from llm_agent.loop.live_call import LiveCall
 from llm_agent.loop.state import RunState, Turn
-from llm_agent.messages import ToolAnswer, ToolRequest
+from llm_agent.messages import ToolRequest
 from llm_agent.outcome import Cancelled, Failed, RunStopped
 from llm_agent.patterns import matches_any
 from llm_agent.run_core import DetachedCall
@@ -228,17 +229,7 @@ def _ask_provider(state: RunState, live: LiveCall, batch: Batch) -> list[Any]:
     provider = state.config.provider
     assert provider is not None  # without one, no turn has calls
     with entered(live.context):
-        results = provider.execute_tool_calls(list(batch.calls))
-        # A lone answer is what a provider of one call is likely to return by mistake.
-        if isinstance(results, str | bytes | Mapping | ToolAnswer):
-            return [results]
-        # What comes after twice as many answers as calls is surplus, whatever its ids, and not kept.
-        most = 2 * len(batch.calls)
-        kept: list[Any] = []
-        for result in walked(results, live.context.cancelled):
-            if len(kept) < most:
-                kept.append(result)
-        return kept
+        return results_of(provider, batch.calls)
 
 
 def _detach(state: RunState, call: Call, op: ToolOperation) -> None:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import monotonic
-from typing import Any
+from typing import Any, Literal
 
+from llm_agent.asks import asked_within
 from llm_agent.call_context import Asker, ToolCallContext
 from llm_agent.codec import text_of
 from llm_agent.errors import ConfigError
@@ -105,7 +107,17 @@ class LiveCall:
 
     # -- what a tool asks ------------------------------------------------------------------------
 
-    def ask(self, call_id: str, request: Mapping[str, Any], asker: Asker | None) -> Any:
+    @property
+    def asker(self) -> Asker | Literal["run"] | None:
+        return self._state.config.on_ask
+
+    def ask(
+        self,
+        call_id: str,
+        request: Mapping[str, Any],
+        asker: Asker | Literal["run"] | None,
+        timeout: float | None = None,
+    ) -> Any:
         on_ask = asker if asker is not None else self._state.config.on_ask
         if on_ask is None:
             raise ConfigError("an ask needs somebody to answer it: pass an asker, or give the loop on_ask=")
@@ -115,10 +127,10 @@ class LiveCall:
         tool = named if isinstance(named, str) else None
         facts: dict[str, Any] = {"request": dict(request), "call_id": call_id}
         if on_ask == "run":
-            return self._ask_through_run(call_id, facts, tool)
-        return self._ask_through(on_ask, request, facts, tool)
+            return self._ask_through_run(call_id, facts, tool, timeout)
+        return self._ask_through(on_ask, request, facts, tool, timeout)
 
-    def _ask_through_run(self, call_id: str, facts: dict[str, Any], tool: str | None) -> Any:
+    def _ask_through_run(self, call_id: str, facts: dict[str, Any], tool: str | None, timeout: float | None) -> Any:
         if not self._is_waited_for:
             return None
         self._open_ask(call_id)
@@ -128,25 +140,47 @@ class LiveCall:
             facts["ask_id"] = question.ask_id
             if not self._say(AskPending(tool=tool, **facts)):
                 self._state.core.asks.answer(question.ask_id, None)
-            answer = question.wait()
+            answer = self._state.core.asks.wait(question, timeout)
             self._say(AskAnswered(answer=answer, **facts))
             return answer
         finally:
             self._close_ask()
 
-    def _ask_through(self, asker: Asker, request: Mapping[str, Any], facts: dict[str, Any], tool: str | None) -> Any:
+    def _ask_through(
+        self,
+        asker: Asker,
+        request: Mapping[str, Any],
+        facts: dict[str, Any],
+        tool: str | None,
+        timeout: float | None,
+    ) -> Any:
         if not self._is_waited_for:
-            return asker(request)
+            return asked_within(asker, request, timeout)
         self._open_ask(facts["call_id"])
         facts["ask_id"] = str(uuid.uuid4())
         answer = None
         try:
             self._say(AskPending(tool=tool, **facts))
-            answer = asker(request)
+            answer = asked_within(asker, request, timeout)
             return answer
         finally:
             self._say(AskAnswered(answer=answer, **facts))
             self._close_ask()
+
+    @contextmanager
+    def pausing(self, call_id: str) -> Iterator[None]:
+        if not self._is_waited_for:
+            yield
+            return
+        self._open_ask(call_id)
+        try:
+            yield
+        finally:
+            self._close_ask()
+
+    def grants_changed(self) -> None:
+        if self._is_waited_for:
+            self._state.write_grants()
 
     def _open_ask(self, call_id: str) -> None:
         now = monotonic()

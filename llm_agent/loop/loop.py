@@ -10,6 +10,7 @@ import contextvars
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, Literal
 
 from llm_agent import live
@@ -266,6 +267,7 @@ class Loop:
         core = run._core
         state = RunState(core, self._config, conversation, context, self._shapes)
         ledger = grants.GrantLedger()
+        state.write_grants = partial(grants.sync_from_call, state, ledger)
         self._current = (state, ledger)
         core.begin_work()
         if timeout is not None:

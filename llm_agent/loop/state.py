@@ -6,7 +6,7 @@ Owned by the run's worker: no locks. `Conversation.append` is the one door for e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final, Protocol
 
@@ -179,6 +179,8 @@ class RunState:
         self.failures: list[AttemptRecord] = []
         self.operations: list[ToolOperation] = []
         self.live_call: Host | None = None
+        self.write_grants: Callable[[], None] = lambda: None
+        """Write the provider's grants if they have changed, from the thread of a call. Never raises."""
         self.started = monotonic()
         self._shapes = shapes
         self._declared: tuple[tuple[ToolDeclaration, ...], str] | None = None

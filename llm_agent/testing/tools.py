@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Literal, cast
 
 import attrs
 
+from llm_agent.asks import asked_within
 from llm_agent.call_context import Asker, ToolCallContext, entered
 from llm_agent.errors import ConfigError
 from llm_agent.messages import ToolAnswer, ToolRequest
@@ -152,7 +153,10 @@ class RecordedCall:
     asked: list[Mapping[str, Any]] = attrs.field(factory=list, init=False)
     """The requests, in order."""
 
-    # The four methods a context calls; see `call_context.CallHost`.
+    grants_told: int = attrs.field(default=0, init=False)
+    """How often it was said that grants have changed."""
+
+    # What a context calls; see `call_context.CallHost`.
 
     def seconds_left(self) -> float | None:
         return self._deadline
@@ -163,12 +167,28 @@ class RecordedCall:
     def log(self, level: str, data: str | Mapping[str, Any]) -> None:
         self.logged.append((level, data))
 
-    def ask(self, call_id: str, request: Mapping[str, Any], asker: Asker | None) -> Any:
+    @property
+    def asker(self) -> Asker | None:
+        return self._on_ask
+
+    def ask(
+        self,
+        call_id: str,
+        request: Mapping[str, Any],
+        asker: Asker | Literal["run"] | None,
+        timeout: float | None = None,
+    ) -> Any:
         self.asked.append(dict(request))
-        chosen = asker or self._on_ask
+        chosen = self._on_ask if asker is None or asker == "run" else asker
         if chosen is None:
             raise ConfigError("call_context: the tool asks, but there is no asker; give answer= or on_ask=")
-        return chosen(request)
+        return asked_within(chosen, request, timeout)
+
+    def pausing(self, call_id: str) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def grants_changed(self) -> None:
+        self.grants_told += 1
 
 
 _NO_ANSWER: Any = object()

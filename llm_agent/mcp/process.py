@@ -1,0 +1,247 @@
+"""A tool server as a child process: its pipes, its last words, and an end that nobody can refuse.
+
+It leads a process group of its own, which is killed whole. The first process is buried last, so
+that its number, which names the group, cannot become somebody else's while signals are sent. The
+messages in its pipes do not live here (`stdio`), nor does the asynchronous waiting for them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Final
+
+from llm_agent.errors import McpError
+
+# What a server inherits of our environment: enough to find programs and to write in the user's
+# language, and no secret.
+INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+
+# How much is kept of what a server writes to standard error: the last lines, each cut.
+_KEPT_LINES: Final = 50
+_KEPT_LINE_BYTES: Final = 1_000
+# How much of that an error quotes, and a model reads.
+_QUOTED_CHARACTERS: Final = 2_000
+# How long a killed process may take to be gone, in seconds; only one stuck in the kernel needs more.
+KILL_PATIENCE: Final = 1.0
+# How long servers may take to follow a SIGTERM at interpreter exit, all together, in seconds.
+_EXIT_GRACE: Final = 0.25
+# The pause between two looks at a process that was killed, in seconds.
+_LOOK: Final = 0.005
+
+
+class LastWords:
+    """The end of a stream of lines, in bounded memory. Written by one thread, read by any."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque(maxlen=_KEPT_LINES)
+        self._open = b""
+
+    def feed(self, data: bytes) -> None:
+        *whole, rest = (self._open + data).split(b"\n")
+        self._lines.extend(line[:_KEPT_LINE_BYTES] for line in whole[-_KEPT_LINES:])
+        self._open = rest[:_KEPT_LINE_BYTES]
+
+    @property
+    def excerpt(self) -> str:
+        """The end of the end: what an error quotes."""
+        return self.text[-_QUOTED_CHARACTERS:]
+
+    @property
+    def text(self) -> str:
+        lines = [*self._lines.copy(), *([self._open] if self._open else [])]
+        return b"\n".join(lines[-_KEPT_LINES:]).decode("utf-8", "replace").strip()
+
+
+class ServerProcess:
+    """A started server. Signals and the burial from any thread; its pipes belong to the portal's."""
+
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None
+    ) -> None:
+        """Start *command*.
+
+        Raises:
+            McpError: it was not found or cannot be executed, or *cwd* is no folder.
+        """
+        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        # Guards the burial: no signal is sent to a number that is not ours any more.
+        self._burial = threading.Lock()
+        self._is_buried = False
+        self._returncode: int | None = None
+        self.last_words = LastWords()
+        with _LIVING.changing:
+            self._child = _spawn(command, {**environment, **(env or {})}, cwd)
+            _LIVING.processes.add(self)
+        self.pid = self._child.pid
+        self.pidfd = _pidfd_of(self.pid)
+
+    def pipes(self) -> tuple[int, int, int]:
+        """The descriptors of its standard input, output and error, none of which blocks."""
+        child = self._child
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        numbers = (child.stdin.fileno(), child.stdout.fileno(), child.stderr.fileno())
+        for number in numbers:
+            os.set_blocking(number, False)
+        return numbers
+
+    def close_input(self) -> None:
+        """Let the server read the end of its input: the polite way to ask it to go."""
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+
+    @property
+    def has_exited(self) -> bool:
+        """Whether the first process is over; it is not waited for, so its number stays ours."""
+        if self._is_buried:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # buried in this instant, or by a SIGCHLD handler of this process's
+            return True
+
+    @property
+    def status(self) -> str:
+        """How it ended, as far as that is known: `exit status 3`, `killed by SIGKILL`."""
+        code = self._returncode
+        if not self._is_buried:
+            try:
+                seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return "its exit status is not known"
+            if seen is None:
+                return "it still runs"
+            code = seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
+        if code is None:
+            return "its exit status is not known"
+        return f"exit status {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal whoever is in the group. Any thread; never raises."""
+        with self._burial:
+            if not self._is_buried:
+                _send(self.pid, number)
+
+    def bury(self) -> bool:
+        """Kill what is left of the group of a server that has exited, and wait for it; True when it is done.
+
+        Any thread; never waits, never raises; again is fine.
+        """
+        with self._burial:
+            if self._is_buried:
+                return True
+            if not self.has_exited:
+                return False
+            _send(self.pid, signal.SIGKILL)
+            try:
+                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                self._returncode = self._child.wait()
+            except ChildProcessError:  # somebody else has waited for it: Popen would invent a status
+                self._child.returncode = 0
+            self._is_buried = True
+        _LIVING.processes.discard(self)
+        return True
+
+    def kill(self, patience: float = KILL_PATIENCE) -> None:
+        """Kill the group, and wait up to *patience* seconds for the burial. Any thread; never raises."""
+        self.signal_group(signal.SIGKILL)
+        give_up = monotonic() + patience
+        pause = threading.Event()
+        while not self.bury() and monotonic() < give_up:
+            pause.wait(_LOOK)
+
+    def close_pipes(self) -> None:
+        """Free the descriptors; for the thread that uses them, when it is done with them."""
+        for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
+            if pipe is not None:
+                pipe.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+    def disown(self) -> None:
+        """In a forked child: an inherited end of the server's input would keep it reading."""
+        self.close_pipes()
+        self._child.returncode = 0  # so that Popen does not look after it either
+        self._is_buried = True
+
+
+def _spawn(
+    command: Sequence[str], env: Mapping[str, str], cwd: str | os.PathLike[str] | None
+) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            command, env=env, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
+        )
+    except OSError as problem:
+        is_folder = cwd is not None and not os.path.isdir(cwd)
+        what = f"the working directory {os.fspath(cwd or '')!r}" if is_folder else f"the command {command[0]!r}"
+        raise McpError(f"{what} cannot be used: {problem.strerror}") from problem
+
+
+def _pidfd_of(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or somebody else has buried it
+        return -1
+
+
+def _send(group: int, number: signal.Signals) -> None:
+    try:
+        os.killpg(group, number)
+    except OSError:  # nobody left in it, or nobody that is ours to signal
+        pass
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {number}"
+
+
+class _Living:
+    """The servers of this process that are not buried, for its end."""
+
+    def __init__(self) -> None:
+        # Held while a server is started, and during a fork: a child forked meanwhile would
+        # inherit ends of pipes that it could not know of.
+        self.changing = threading.RLock()
+        self.processes: set[ServerProcess] = set()
+
+    def end_all(self) -> None:
+        """At interpreter exit: SIGTERM, a moment, SIGKILL."""
+        processes = tuple(self.processes)
+        for process in processes:
+            process.signal_group(signal.SIGTERM)
+        give_up = monotonic() + _EXIT_GRACE
+        pause = threading.Event()
+        while not all(process.bury() for process in processes) and monotonic() < give_up:
+            pause.wait(_LOOK)
+        for process in processes:
+            process.kill(_EXIT_GRACE)
+
+    def forget(self) -> None:
+        """In a forked child: the servers are the parent's."""
+        for process in tuple(self.processes):
+            process.disown()
+        self.__init__()  # type: ignore[misc]  # the parent's lock was held at the fork
+
+
+_LIVING: Final = _Living()
+
+atexit.register(lambda: _LIVING.end_all())
+os.register_at_fork(
+    before=lambda: _LIVING.changing.acquire(),
+    after_in_parent=lambda: _LIVING.changing.release(),
+    after_in_child=_LIVING.forget,
+)

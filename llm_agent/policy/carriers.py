@@ -1,0 +1,204 @@
+"""Programs that run what their arguments say, without being wrappers: `find -exec`, `git -c`, `python -c`.
+
+The law: a command counts as a carrier unless its words are known to carry nothing. Files that a
+program reads by itself (a Makefile, a script, a hook) are not looked into: what may be written
+there is the sandbox's business.
+
+Pure: words in, a verdict out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from llm_agent.policy.shell import names
+
+# Those that name or read a command in a way that is not followed here.
+ALWAYS: Final = names("""
+    sudo sudoedit doas su pkexec run0 runuser sg newgrp setpriv capsh xargs parallel ssh sshpass mosh rsh docker podman
+    nerdctl kubectl oc lxc chroot fakechroot nsenter unshare bwrap firejail proot fakeroot systemd-run systemd-nspawn
+    start-stop-daemon daemonize daemon chpst softlimit taskset chrt numactl prlimit cpulimit cgexec caffeinate script
+    watch strace ltrace gdb lldb valgrind perf flock lockfile entr inotifywait at batch crontab unbuffer expect socat
+    nc ncat telnet rlwrap tmux screen dtach abduco dbus-run-session faketime xvfb-run setarch linux32 linux64 i386
+    x86_64 catchsegv ld.so vi vim vimdiff view ex nvim emacs emacsclient ed nano less more man osascript wsl winpty
+    rundll32 mshta wscript cscript conda mamba micromamba direnv mise asdf nix nix-shell guix vagrant toolbox
+    distrobox flatpak snap logsave setlock run-parts ftp sftp mail mailx mutt byobu zellij hyperfine
+    git-shell git-remote-ext m4 gs pdb bpftrace dtrace tclsh wish jq-exec sshd inetd tcpserver ip busybox-sh
+    """)
+# Naming one of these in a rule is naming everything it can run.
+INTERPRETERS: Final = re.compile(
+    r"(?:python|pypy|perl|ruby|node|nodejs|php|lua|luajit|deno|bun|Rscript|julia|ipython)[0-9.]*", re.IGNORECASE
+)
+_LOADER: Final = re.compile(r"ld-(?:linux|musl).*|ld[0-9]*\.so.*", re.IGNORECASE)
+_PYTHON_MODULES: Final = names(
+    "pytest unittest pip venv build mypy ruff black isort flake8 pylint coverage json.tool compileall tox"
+)
+
+# Words that make a program run another, or read one: as they are, or as `word=...`, or glued to a value.
+_CARRYING: Final[Mapping[str, tuple[str, ...]]] = {
+    "find": ("-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fprintf", "-fls"),
+    "fd": ("-x", "-X", "--exec", "--exec-batch"),
+    "fdfind": ("-x", "-X", "--exec", "--exec-batch"),
+    "rg": ("--pre", "--hostname-bin"),
+    "tar": ("--checkpoint-action", "--to-command", "-I", "--use-compress-program", "--rsh-command", "-F",
+            "--info-script", "--new-volume-script"),
+    "rsync": ("-e", "--rsh", "--rsync-path"),
+    "scp": ("-S", "-o", "-F", "-D"),
+    "zip": ("-T", "-TT", "--unzip-command", "--test"),
+    "sort": ("--compress-program",),
+    "split": ("--filter",),
+    "npx": ("-c", "--call"),
+    "make": ("--eval", "-f", "--file", "--makefile", "-I", "--include-dir", "-E"),
+    "gmake": ("--eval", "-f", "--file", "--makefile", "-I", "--include-dir", "-E"),
+    "go": ("-exec", "-toolexec", "-vettool", "generate", "tool", "run"),
+    "cargo": ("--config",),
+    "npm": ("exec", "x", "explore", "--script-shell"),
+    "pnpm": ("exec", "dlx", "--script-shell"),
+    "yarn": ("exec", "dlx", "node"),
+    "curl": ("-K", "--config"),
+    "wget": ("--use-askpass", "-e", "--execute", "--config"),
+    "openssl": ("engine", "-engine", "-provider-path"),
+    "gcc": ("-wrapper", "-fplugin", "-B"),
+    "git-lfs": (),
+}  # fmt: skip
+
+# `uv run pytest`: the word that is followed by a command.
+RUNNERS: Final = {"uv": "run", "poetry": "run", "pipenv": "run", "pdm": "run", "bundle": "exec"}
+
+_GIT_FLAGS: Final = names(
+    "--no-pager -P --bare --no-replace-objects --literal-pathspecs --glob-pathspecs --noglob-pathspecs "
+    "--icase-pathspecs --no-optional-locks --no-advice --no-lazy-fetch --version -v --help -h --html-path --man-path "
+    "--info-path -p --paginate"
+)
+_GIT_VALUED: Final = names("-C --git-dir --work-tree --namespace -c --config-env --super-prefix --exec-path")
+_GIT_CARRYING: Final = names("-c --config-env --exec-path --super-prefix")
+_GIT_HARMLESS_KEY: Final = re.compile(
+    r"(?:user\.(?:name|email)|color\.[a-z.]+|core\.quotepath|advice\.[a-z]+)=.*", re.I
+)
+_GIT_SUBCOMMANDS: Final = names(
+    "add am apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry cherry-pick "
+    "clean clone commit count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref format-patch fsck gc "
+    "grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv name-rev notes prune pull push "
+    "range-diff rebase reflog remote repack reset restore rev-list rev-parse revert rm shortlog show show-branch show-ref "
+    "sparse-checkout stash status submodule switch symbolic-ref tag update-index update-ref verify-commit verify-tag "
+    "version whatchanged worktree write-tree config"
+)
+_GIT_LONG: Final = (
+    "--exec", "--upload-pack", "--receive-pack", "--open-files-in-pager", "--ext-diff", "--config", "--template",
+    "--extcmd", "--strategy", "--interactive",
+)  # fmt: skip
+_GIT_SHORT: Final = {"rebase": "xis", "grep": "O", "clone": "uc", "merge": "s", "pull": "s", "am": "i"}
+_GIT_WORDS: Final = {"bisect": ("run", "visualize", "view"), "submodule": ("foreach",), "sparse-checkout": ()}
+_GIT_CONFIG_READS: Final = names("--get --get-all --get-regexp --list -l get list")
+
+_SED_SCRIPT: Final = re.compile(
+    r"[0-9,$ ]*[pdq=]|[0-9,$ ]*s([/|#,:@])(?:(?!\1)[^\n\\]|\\[^\n])*\1(?:(?!\1)[^\n\\]|\\[^\n])*\1[gpIi0-9]*"
+)
+_SED_FLAGS: Final = re.compile(r"-[nEruszi]+|--(?:quiet|silent|regexp-extended|posix|sandbox)|-i\.[A-Za-z0-9]+")
+
+
+def carries(program: str, words: Sequence[str], is_sealed: bool) -> bool:
+    """Return whether *program* may run something that its words do not show to us.
+
+    *is_sealed*: there may be more words than these.
+    """
+    name = program.casefold()
+    if name in ALWAYS or _LOADER.fullmatch(name):
+        return True
+    reading = _reading(name)
+    return reading is not None and (is_sealed or reading(words))
+
+
+def _reading(name: str) -> Callable[[Sequence[str]], bool] | None:
+    if name in _CARRYING:
+        return lambda words: _has_any(words, _CARRYING[name]) or (name in ("make", "gmake") and _sets_any(words))
+    if INTERPRETERS.fullmatch(name):
+        return _python if name.startswith(("python", "pypy")) else _interpreter
+    return {"git": _git, "sed": _sed, "gsed": _sed, "awk": _awk, "gawk": _awk, "mawk": _awk, "nawk": _awk}.get(name)
+
+
+def _has_any(words: Sequence[str], carrying: Sequence[str]) -> bool:
+    return any(_is_option(word, option) for word in words for option in carrying)
+
+
+def _is_option(word: str, option: str) -> bool:
+    """*word* is *option*, an abbreviation of it that getopt would accept, or holds its value or other letters too."""
+    if option.startswith("--"):
+        name = word.partition("=")[0]
+        return len(name) > 2 and option.startswith(name)
+    if len(option) == 2 and option.startswith("-"):
+        return word.startswith("-") and not word.startswith("--") and option[1] in word
+    return word == option or word.startswith(f"{option}=") or word == f"-{option}"
+
+
+def _sets_any(words: Sequence[str]) -> bool:
+    return any("=" in word or "$" in word for word in words)
+
+
+def _interpreter(words: Sequence[str]) -> bool:
+    """Anything but a script file in the first place: code in the arguments, on the input, or an option before it."""
+    return not words or (words[0].startswith("-") and words[0] not in ("--version", "-v", "-V")) or _is_input(words[0])
+
+
+def _python(words: Sequence[str]) -> bool:
+    if len(words) > 1 and words[0] == "-m":
+        return words[1] not in _PYTHON_MODULES
+    return _interpreter(words)
+
+
+def _is_input(word: str) -> bool:
+    return word == "-" or word.startswith(("/dev/", "/proc/"))
+
+
+def _sed(words: Sequence[str]) -> bool:
+    operands = [word for word in words if not _SED_FLAGS.fullmatch(word)]
+    if not operands or any(word.startswith("-") for word in operands):
+        return operands != ["--version"]
+    return not all(_SED_SCRIPT.fullmatch(part) for part in operands[0].split(";"))
+
+
+def _awk(words: Sequence[str]) -> bool:
+    operands = [word for word in words if not re.fullmatch(r"-F.+|-v[A-Za-z_]\w*=[^\\]*", word)]
+    return not operands or operands[0].startswith("-") or bool(re.search(r"system|getline|[|>@]", operands[0]))
+
+
+def git_parts(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split what follows `git` into its global options (with their values) and the rest, subcommand first."""
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        takes_next = words[place] in _GIT_VALUED and words[place] != "--exec-path"
+        place += 2 if takes_next else 1
+    return tuple(words[:place]), tuple(words[place:])
+
+
+def _git(words: Sequence[str]) -> bool:
+    before, after = git_parts(words)
+    if _git_globals(before) or not after:
+        return bool(after) or not set(before) <= _GIT_FLAGS
+    subcommand, *rest = after
+    if subcommand not in _GIT_SUBCOMMANDS or any(re.match(r"[A-Za-z0-9_-]+::", word) for word in rest):
+        return True
+    if subcommand == "config":
+        return not _GIT_CONFIG_READS & set(rest)
+    letters = _GIT_SHORT.get(subcommand, "")
+    return (
+        _has_any(rest, _GIT_LONG)
+        or any(re.match(rf"-[A-Za-z]*[{letters}]", word) for word in rest if letters)
+        or bool(set(rest) & set(_GIT_WORDS.get(subcommand, ())))
+    )
+
+
+def _git_globals(words: Sequence[str]) -> bool:
+    """Whether the options before the subcommand set what is run, or are not known."""
+    place = 0
+    while place < len(words):
+        name = words[place].partition("=")[0]
+        value = words[place + 1] if place + 1 < len(words) else ""
+        if name in _GIT_CARRYING and not (name == "-c" and _GIT_HARMLESS_KEY.fullmatch(value)):
+            return True
+        if name not in _GIT_FLAGS | _GIT_VALUED:
+            return True
+        place += 2 if words[place] in _GIT_VALUED else 1
+    return False

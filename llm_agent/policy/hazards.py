@@ -1,0 +1,240 @@
+"""What in a command is dangerous: predicates for the danger floor, each of one command.
+
+The law: True is certain, False is certain, `None` is neither. A hard deny stands on True alone (its
+note must be right); an ask on True or `None`.
+
+Pure: no file system, no environment; comparisons ignore case, as some file systems do. Which rules
+are made of these does not live here.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+from llm_agent.policy.carriers import git_parts
+from llm_agent.policy.commands import Command
+from llm_agent.policy.shell import names
+from llm_agent.policy.wrappers import SHELLS
+
+_REMOVERS: Final = frozenset({"rm", "grm"})
+_PRIVILEGE: Final = names("sudo sudoedit doas su pkexec run0 runas gsudo")
+_STOPPERS: Final = names("shutdown reboot halt poweroff")
+_STOP_UNITS: Final = names("poweroff reboot halt kexec suspend hibernate rescue emergency soft-reboot")
+_HOMES: Final = re.compile(r"/(?:home|users)/[^/]+|/root|/var/root")
+_GLOB: Final = re.compile(r"[*?\[\]{}]")
+_UNEXPANDED: Final = re.compile(r"[$`]")
+_ALL_OF_IT: Final = re.compile(r"(?:\.?[*?]+|\.\[[^]]*\]\*|\{?[*,.]+\}?)")
+# What file systems leave out of a name: zero-width and direction marks (HFS+), and ends (Windows).
+_IGNORED: Final = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+RC_FILES: Final = names("""
+    .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout
+    .kshrc .mkshrc .cshrc .tcshrc .login .logout .inputrc .xprofile .xinitrc .xsessionrc .pam_environment config.fish
+    bash.bashrc authorized_keys .ssh .gitconfig .npmrc .pypirc .netrc .envrc sudoers crontab
+    """)
+
+
+def deletes_root_or_home(command: Command, home: str | None = None) -> bool | None:
+    """A recursive `rm` of `/`, of all in it, or of somebody's home; `None` where that cannot be told.
+
+    Args:
+        home: this user's home, beside those that are known by their place.
+    """
+    if command.program is None:
+        return None
+    if command.program.casefold() not in _REMOVERS:
+        return None if command.is_opaque else False
+    is_recursive = _is_recursive(command)
+    if is_recursive is False:
+        return False
+    verdicts = [_is_root_or_home(target, home, command.is_moved) for target in _operands(command)]
+    if is_recursive and True in verdicts:
+        return True
+    return None if command.is_sealed or None in verdicts or True in verdicts else False
+
+
+def _is_recursive(command: Command) -> bool | None:
+    for word in command.words:
+        if re.fullmatch(r"-[A-Za-z]*[rR][A-Za-z]*", word) or (len(word) > 2 and "--recursive".startswith(word)):
+            return True
+    return None if command.is_sealed else False
+
+
+def _operands(command: Command) -> list[str]:
+    end = command.tokens.index("--") if "--" in command.tokens else len(command.tokens)
+    before = [word for word in command.tokens[:end] if not word.startswith("-")]
+    return [*before, *command.tokens[end + 1 :], *command.later]
+
+
+def _is_root_or_home(target: str, home: str | None, is_moved: bool) -> bool | None:
+    path = folded(target)
+    if not path:
+        return False
+    if _UNEXPANDED.search(path):
+        return None
+    own = folded(home).rstrip("/") if home else None
+    if path.startswith("~"):
+        user, _, rest = path[1:].partition("/")
+        if user[:1] in ("+", "-"):
+            return None
+        path = f"{own or '/home/*owner*'}/{rest}" if not user else f"/home/{user}/{rest}"
+    if re.match(r"[a-z]:", path):
+        path = "/" + path[2:].lstrip("/")
+    if not path.startswith("/"):
+        return None if is_moved or _collapsed(path)[:1] in ([], [".."]) or _GLOB.search(path) else False
+    return _is_top(_collapsed(path), own)
+
+
+def _is_top(segments: list[str], home: str | None) -> bool | None:
+    if segments and _ALL_OF_IT.fullmatch(segments[-1]) and not segments[-1].startswith("*owner"):
+        segments = segments[:-1]
+    path = "/" + "/".join(segments)
+    if path == "/" or _HOMES.fullmatch(path) or path == "/home/*owner*" or path in ("/home", "/users"):
+        return True
+    if home and (path == home or home.startswith(f"{path}/")):
+        return True
+    is_unsure = len(segments) == 1 or segments[0] in ("proc", "dev") or any(map(_GLOB.search, segments))
+    return None if is_unsure else False
+
+
+def _collapsed(path: str) -> list[str]:
+    """Segments without `.`, and with `..` taken back where that can be; leading ones stay in a relative path."""
+    kept: list[str] = []
+    for segment in path.split("/"):
+        if segment in ("", "."):
+            continue
+        if segment != "..":
+            kept.append(segment)
+        elif kept and kept[-1] != "..":
+            kept.pop()
+        elif not path.startswith("/"):
+            kept.append(segment)
+    return kept
+
+
+def folded(text: str) -> str:
+    """*text* as the laxest file system compares names."""
+    plain = _IGNORED.sub("", unicodedata.normalize("NFKC", text)).replace("\\", "/")
+    return "/".join(segment.rstrip(" .") or segment.strip(" ") for segment in plain.casefold().split("/"))
+
+
+def formats_disk(command: Command) -> bool | None:
+    """`mkfs` and its kin, `dd`, `wipefs`."""
+    return _is_program(command, lambda name: name.startswith(("mkfs", "newfs")) or name in ("mke2fs", "dd", "wipefs"))
+
+
+def gains_privilege(command: Command) -> bool | None:
+    """`sudo` and its kin."""
+    return _is_program(command, _PRIVILEGE.__contains__)
+
+
+def stops_machine(command: Command) -> bool | None:
+    """`shutdown`, `reboot` and the other ways to say it."""
+    verdict = _is_program(command, _STOPPERS.__contains__)
+    if verdict is not False or command.program is None:
+        return verdict
+    words = {word.casefold() for word in command.words}
+    match command.program.casefold():
+        case "systemctl" | "loginctl":
+            return True if words & _STOP_UNITS else None if command.is_sealed else False
+        case "init" | "telinit":
+            return True if words & {"0", "6"} else None if command.is_sealed else False
+    return False
+
+
+def _is_program(command: Command, is_meant: object) -> bool | None:
+    if command.program is None:
+        return None
+    assert callable(is_meant)
+    return bool(is_meant(command.program.casefold()))
+
+
+def runs_unseen(command: Command) -> bool | None:
+    """It may run what is not among the commands: an unreadable program, a shell reading its input, `find -exec`.
+
+    `None`: the program itself could not be read.
+    """
+    return None if command.program is None else command.is_opaque
+
+
+def reads_script_from_input(command: Command) -> bool | None:
+    """A bare shell: whatever its input says is run."""
+    if command.program is None:
+        return None
+    return command.program.casefold() in SHELLS and command.is_opaque
+
+
+def destroys_git_work(command: Command) -> bool | None:
+    """A git command that throws work away: forced or deleting pushes, hard resets, clean, dropped stashes."""
+    if command.program is None:
+        return None
+    if command.program.casefold() != "git":
+        return False
+    _, rest = git_parts(command.tokens)
+    words = [*rest[1:], *command.later]
+    if not rest:
+        return None if command.is_sealed else False
+    verdict = _destroys(rest[0].casefold(), words)
+    return None if not verdict and command.is_sealed else verdict
+
+
+def _destroys(subcommand: str, words: list[str]) -> bool:
+    match subcommand:
+        case "push":
+            return any(_is_force(word) for word in words)
+        case "reset":
+            return any(len(word) > 2 and "--hard".startswith(word) for word in words)
+        case "clean" | "filter-branch" | "filter-repo":
+            return True
+        case "stash" | "reflog":
+            return bool({"clear", "drop", "expire", "delete"} & {word.casefold() for word in words})
+    return False
+
+
+def _is_force(word: str) -> bool:
+    if word.startswith(("+", ":")):
+        return True
+    name = word.partition("=")[0]
+    if word.startswith("--"):
+        long = ("--force", "--force-with-lease", "--mirror", "--delete", "--prune")
+        return any(len(name) > 2 and option.startswith(name) for option in long)
+    return bool(re.match(r"-[A-Za-z46]*[fd]", word))
+
+
+def names_guarded(command: Command, guarded: Iterable[str] = RC_FILES) -> bool | None:
+    """It names an rc file, or anything in a `.git`: as a target, an argument, or after a `=`.
+
+    `None`: the target of a redirection could not be read.
+    """
+    wanted = {folded(name) for name in guarded} | {".git", "git~1"}
+    if any(not wanted.isdisjoint(folded(word).split("/")) for word in _named(command)):
+        return True
+    return None if None in command.redirects else False
+
+
+def names_inside(command: Command, folder: str, home: str | None = None) -> bool | None:
+    """It names *folder*, or something in it, the same ways.
+
+    `None`: the target of a redirection could not be read.
+    """
+    inside = _collapsed(folded(folder))
+    if any(_resolved(word, home)[: len(inside)] == inside for word in _named(command)):
+        return True
+    return None if None in command.redirects else False
+
+
+def _resolved(word: str, home: str | None) -> list[str]:
+    path = folded(word)
+    if home and (path == "~" or path.startswith("~/")):
+        path = folded(home) + path[1:]
+    return _collapsed(path) if path.startswith("/") else []
+
+
+def _named(command: Command) -> list[str]:
+    """Every text that may be a path: words whole, and what stands behind `=`, `:`, `@` or an option letter."""
+    words = [*command.words, *(target for target in command.redirects if target is not None)]
+    parts = [part for word in words for part in re.split(r"[=:@,]", word)]
+    glued = [word[2:] for word in words if re.match(r"-[A-Za-z].", word)]
+    return words + parts + glued

@@ -1,0 +1,76 @@
+"""What a write or an edit would change, told from its arguments and the file as it is.
+
+Recognised by shape, since tools name things as they like: `content` is a whole new file, a pair
+of old and new texts is an edit. Only looked at; a file that cannot be read is told without.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from llm_agent.line_diff import line_diff
+
+_CONTENTS: Final = ("content", "contents", "file_text", "text")
+_PAIRS: Final = (("old", "new"), ("oldText", "newText"), ("old_text", "new_text"), ("old_string", "new_string"),
+                 ("old_str", "new_str"))  # fmt: skip
+# Bytes above which a file is not compared: nobody reads such a change at a prompt.
+_COMPARED: Final = 1 << 20
+
+
+def change_of(arguments: Mapping[str, Any], paths: Sequence[Any]) -> tuple[str, frozenset[str]] | None:
+    """Return a call's change as a unified diff, and the arguments that are told by it.
+
+    `None` when it seems to change no file, or nothing is known of the file.
+    """
+    edits = list(_edits(arguments))
+    before = _file_at(paths)
+    if edits:
+        told = frozenset(name for pair in _PAIRS for name in pair) | {"edits"}
+        return _edited(before, edits), told & arguments.keys()
+    content = next((name for name in _CONTENTS if isinstance(arguments.get(name), str)), None)
+    if content is None or not paths or before is None:
+        return None
+    return line_diff(before, arguments[content], most_lines=100_000, most_chars=100_000), frozenset({content})
+
+
+def _edits(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    several = arguments.get("edits")
+    for one in [arguments, *(several if isinstance(several, list) else [])]:
+        for old, new in _PAIRS:
+            if isinstance(one, Mapping) and isinstance(one.get(old), str) and isinstance(one.get(new), str):
+                yield one[old], one[new]
+
+
+def _edited(before: str | None, edits: list[tuple[str, str]]) -> str:
+    """One diff of the file when each edit is certain to be found in it; else one for each edit."""
+    after = before
+    for old, new in edits:
+        if not after or after.count(old) != 1:
+            diffs = [line_diff(one, other, most_lines=100_000, most_chars=100_000) for one, other in edits]
+            return "\n".join(diffs)
+        after = after.replace(old, new)
+    return line_diff(before or "", after or "", most_lines=100_000, most_chars=100_000)
+
+
+def _file_at(paths: Sequence[Any]) -> str | None:
+    """The file's text; `""` where there is none yet; `None` where that cannot be told."""
+    path = paths[0] if len(paths) == 1 else None
+    if not isinstance(path, str) or not os.path.isabs(path):  # relative to what, only the tool knows
+        return None
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError):
+        return None
+    try:
+        # Python opens no folder, and a device is no text.
+        data = os.read(handle, _COMPARED + 1) if stat.S_ISREG(os.fstat(handle).st_mode) else b"\0"
+    finally:
+        os.close(handle)
+    if len(data) > _COMPARED or b"\0" in data:
+        return None
+    return data.decode("utf-8", "replace").replace("\r\n", "\n")

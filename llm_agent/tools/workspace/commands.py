@@ -1,0 +1,119 @@
+"""A command in a workspace, as an answer: what it wrote, how it ended, and where the rest is.
+
+The law: no shell stands between what was asked and what is run, memory stays bounded whatever
+is written, and when the answer is there nothing of the command is left (`tools.process`). A
+command is not confined: it may do whatever this process's user may.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+from llm_agent import notices
+from llm_agent.call_context import current_call
+from llm_agent.excerpt import excerpt
+from llm_agent.messages import ToolAnswer
+from llm_agent.ports import ArtifactStore
+from llm_agent.tools.process import CommandResult, run_command
+from llm_agent.tools.workspace.confinement import Root
+
+# Bytes of output that are held in memory, and so the most an artifact has: the beginning and the end.
+_KEPT_BYTES: Final = 4 << 20
+# Characters that are shown: below the size (16,384) from which on the loop would make an excerpt.
+_SHOWN_CHARS: Final = 15_000
+# Seconds before the engine's own deadline at which a command is killed, so that there is an answer.
+_BEFORE_DEADLINE: Final = 0.5
+# What our own backends read: a model could print it.
+_OUR_SECRETS: Final = frozenset({"OPENAI_API_KEY"})
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Commands:
+    """How commands are run in one workspace. Immutable; any thread."""
+
+    root: Root
+    env: Mapping[str, str] | None
+    longest: float
+    """Seconds a command may take when nothing shorter is asked for."""
+    artifacts: ArtifactStore | None
+
+    def run(self, command: str, args: Sequence[str], timeout: float | None) -> ToolAnswer:
+        """Run one program to its end and answer with its output.
+
+        Raises:
+            ValueError: the timeout is no number of seconds above 0.
+            OSError: the program cannot be started.
+        """
+        seconds = self._seconds(timeout)
+        env = _environment() if self.env is None else self.env
+        try:
+            with self.root.as_working_folder() as folder:
+                done = run_command([command, *args], cwd=folder, env=env, timeout=seconds, max_output=_KEPT_BYTES)
+        except FileNotFoundError as problem:
+            raise FileNotFoundError(f"there is no program {command!r}{_hint(command, args)}") from problem
+        facts = {"exit-status": done.returncode, "timed-out": done.timed_out, "duration-s": round(done.duration_s, 3)}
+        text = self._shown(done.output)
+        ending = f"[{_ending(done)}]"
+        content = f"{text.removesuffix(chr(10))}\n{ending}" if text else f"[no output]\n{ending}"
+        return ToolAnswer("", content, is_error=done.timed_out or done.cancelled, structured=facts)
+
+    def _seconds(self, timeout: float | None) -> float:
+        wanted = self.longest if timeout is None else timeout
+        if not 0 < wanted <= self.longest:
+            raise ValueError(f"timeout is a number of seconds above 0, at most {self.longest:g}; got {wanted:g}")
+        call = current_call()
+        left = None if call is None else call.deadline
+        return wanted if left is None else min(wanted, max(left / 2, left - _BEFORE_DEADLINE))
+
+    def _shown(self, output: str) -> str:
+        """The output, or its two ends with the whole of it in an artifact."""
+        cut = excerpt(output, _SHOWN_CHARS)
+        if cut is None:
+            return output
+        start = len(cut.head)
+        places = {"elided": cut.elided, "start": start, "end": start + cut.elided}
+        if self.artifacts is None:
+            return cut.joined(f"[... characters {start} to {start + cut.elided} are left out; print less ...]")
+        call = current_call()
+        name = f"run-{uuid.uuid4().hex if call is None else call.id}"
+        try:
+            kept = self.artifacts.write(name, output)
+        except OSError as problem:  # the command has run: its answer is not lost over this
+            return cut.joined(f"[... characters {start} to {start + cut.elided} are left out, not kept: {problem} ...]")
+        marker = notices.EXCERPT_STORED.format(bytes=kept.bytes, file=kept.file, digest=kept.digest, **places)
+        return cut.joined(marker)
+
+
+def _hint(command: str, args: Sequence[str]) -> str:
+    if " " in command.strip() and not args:
+        return "; give the program alone as command, and each of its arguments as one item of args"
+    return ""
+
+
+def _ending(done: CommandResult) -> str:
+    if done.timed_out:
+        return f"killed after {done.duration_s:.1f} s, with all it had started: its time was over"
+    if done.cancelled:
+        return "killed, with all it had started: the call was cancelled"
+    if done.returncode is None:
+        return "it has ended; its exit status is not known"
+    if done.returncode < 0:
+        return f"it was ended by {_signal_name(-done.returncode)}"
+    return f"exit status {done.returncode}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in _OUR_SECRETS}
