@@ -20,12 +20,12 @@ from llm_agent.testing import FakeServer, call, error, finished, no_backoff
 
 EXAMPLE = runpy.run_path(str(Path(__file__).resolve().parents[2] / "examples" / "canonical.py"))
 SERVERS = Path(__file__).parent / "servers"
-REAL = Path(os.environ.get("LLM_AGENT_MCP_SERVERS", "node_modules/.bin")) / "mcp-server-filesystem"
+FOLDERS = os.pathsep.join([os.environ.get("LLM_AGENT_MCP_SERVERS", "node_modules/.bin"), os.environ.get("PATH", "")])
 
 
 def file_servers() -> list[Any]:
     """Ours on the SDK, and the reference server of the protocol's authors where it is installed."""
-    real = str(REAL) if REAL.exists() else shutil.which("mcp-server-filesystem")
+    real = shutil.which("mcp-server-filesystem", path=FOLDERS)
     absent = pytest.mark.skip(reason="mcp-server-filesystem is not on PATH, nor in LLM_AGENT_MCP_SERVERS")
     return [
         pytest.param((sys.executable, str(SERVERS / "files.py")), id="sdk"),
