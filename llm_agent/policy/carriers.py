@@ -79,11 +79,11 @@ _GIT_HARMLESS_KEY: Final = re.compile(
 )
 _GIT_SUBCOMMANDS: Final = names(
     "add am apply archive bisect blame branch bundle cat-file check-attr check-ignore checkout cherry cherry-pick "
-    "clean clone commit count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref format-patch fsck gc "
-    "grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv name-rev notes prune pull push "
-    "range-diff rebase reflog remote repack reset restore rev-list rev-parse revert rm shortlog show show-branch show-ref "
-    "sparse-checkout stash status submodule switch symbolic-ref tag update-index update-ref verify-commit verify-tag "
-    "version whatchanged worktree write-tree config"
+    "clean clone commit config count-objects describe diff diff-files diff-index diff-tree fetch for-each-ref "
+    "format-patch fsck gc grep hash-object init log ls-files ls-remote ls-tree merge merge-base mv name-rev notes "
+    "prune pull push range-diff rebase reflog remote repack reset restore rev-list rev-parse revert rm shortlog "
+    "show show-branch show-ref sparse-checkout stash status submodule switch symbolic-ref tag update-index "
+    "update-ref verify-commit verify-tag version whatchanged worktree write-tree"
 )
 _GIT_LONG: Final = (
     "--exec", "--upload-pack", "--receive-pack", "--open-files-in-pager", "--ext-diff", "--config", "--template",

@@ -45,7 +45,7 @@ def deletes_root_or_home(command: Command, home: str | None = None) -> bool | No
     if command.program is None:
         return None
     if command.program.casefold() not in _REMOVERS:
-        return None if command.is_opaque else False
+        return False  # of what a program runs unseen, `runs_unseen` speaks
     is_recursive = _is_recursive(command)
     if is_recursive is False:
         return False

@@ -56,6 +56,7 @@ _WRAPPERS: Final = {
     "builtin": _options(),
     "coproc": _options(takes_end=False),
     "busybox": _options(takes_end=False),
+    "toybox": _options(takes_end=False),
 }
 # Words that only ask a question: nothing is run.
 _QUESTIONS: Final = {"command": re.compile(r"-[pvV]*[vV][pvV]*"), "busybox": re.compile(r"--(?:list|help)")}

@@ -122,14 +122,7 @@ def check(sandbox: Sandbox, script: str) -> bool:
     return True
 
 
-PIECES = (
-    "git ls cat a b x forbidden xargs sudo env timeout time nice nohup stdbuf setsid exec command builtin coproc eval "
-    "bash sh dash -c -ce -lc -o pipefail -u -s -n -i -k -a -p -v -- - 5 1.5 KILL L X=1 y=2 LANG=C CI=1 echo true test [ ] [[ ]] "
-    "if then else elif fi while until do done for in case esac function select ! { } ( ) (( )) ; ;; & && | || |& < > >> <> "
-    "&> >& 2>&1 1>&- 2> <<< << <( >( $( ) ` $x ${x} ${x:-forbidden} $(( )) $' $\" \\ \\\\ \\; \\\" ' \" '' \"\" * ? [ab] {a,b} {a..c} "
-    "# \n \t = =a a= += @ % ^ , . .. : rm$x \\\n é \u00a0 \u200b \r set export trap EXIT printf read alias source unset let a() ${ "
-    "<<a -e -x --help +x $@ $* $? $1 $- $$ ${!x} ${#x} 'a b' \"a b\" \"$x\" \"$(a)\" 'forbidden' \"forbidden\" \\forbidden f'orbidden' for\"bidden\""
-).split(" ")
+PIECES = ["git", "ls", "cat", "a", "b", "x", "forbidden", "xargs", "sudo", "env", "timeout", "time", "nice", "nohup", "stdbuf", "setsid", "exec", "command", "builtin", "coproc", "eval", "bash", "sh", "dash", "-c", "-ce", "-lc", "-o", "pipefail", "-u", "-s", "-n", "-i", "-k", "-a", "-p", "-v", "--", "-", "5", "1.5", "KILL", "L", "X=1", "y=2", "LANG=C", "CI=1", "echo", "true", "test", "[", "]", "[[", "]]", "if", "then", "else", "elif", "fi", "while", "until", "do", "done", "for", "in", "case", "esac", "function", "select", "!", "{", "}", "(", ")", "((", "))", ";", ";;", "&", "&&", "|", "||", "|&", "<", ">", ">>", "<>", "&>", ">&", "2>&1", "1>&-", "2>", "<<<", "<<", "<(", ">(", "$(", ")", "`", "$x", "${x}", "${x:-forbidden}", "$((", "))", "$'", '$"', "\\", "\\\\", "\\;", '\\"', "'", '"', "''", '""', "*", "?", "[ab]", "{a,b}", "{a..c}", "#", "\n", "\t", "=", "=a", "a=", "+=", "@", "%", "^", ",", ".", "..", ":", "rm$x", "\\\n", "é", "\xa0", "\u200b", "\r", "set", "export", "trap", "EXIT", "printf", "read", "alias", "source", "unset", "let", "a()", "${", "<<a", "-e", "-x", "--help", "+x", "$@", "$*", "$?", "$1", "$-", "$$", "${!x}", "${#x}", "'a", "b'", '"a', 'b"', '"$x"', '"$(a)"', "'forbidden'", '"forbidden"', "\\forbidden", "f'orbidden'", 'for"bidden"']
 joints = st.sampled_from([" ", " ", " ", " ", "", ";", "\n", "&&", "|", "&"])
 soups = st.lists(st.tuples(st.sampled_from(PIECES), joints), max_size=14).map(
     lambda pairs: "".join(piece + joint for piece, joint in pairs)
@@ -147,7 +140,9 @@ programs = st.sampled_from(
      "exec -a n", "time -p", "command -v", "timeout 1.5", "env -i", "stdbuf -o L", "coproc", "builtin", "if", "while", "{", "(", "[", "x>a"]
 )  # fmt: skip
 simples = st.builds(
-    lambda heads, tail: " ".join([*heads, *tail]), st.lists(programs, min_size=1, max_size=3), st.lists(words, max_size=4)
+    lambda heads, tail: " ".join([*heads, *tail]),
+    st.lists(programs, min_size=1, max_size=3),
+    st.lists(words, max_size=4),
 )
 
 
@@ -173,9 +168,7 @@ def compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 scripts = st.recursive(simples, compound, max_leaves=5)
-relaxed = settings(
-    max_examples=120, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
+relaxed = settings(max_examples=120, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 @relaxed
