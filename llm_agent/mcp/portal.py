@@ -21,7 +21,6 @@ Answer = TypeVar("Answer")
 class _Loop(asyncio.SelectorEventLoop):
     """An event loop without a thread pool: an idle pool's threads outlive the call, a busy one's the interpreter."""
 
-    # mypy: the base declares a coroutine function with the same signature.
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         """Resolve a name on a daemon thread of its own: a resolver that hangs holds up nobody else."""
         answer: asyncio.Future[Any] = self.create_future()

@@ -401,6 +401,13 @@ def test_interpreter_exit_ends_the_server(tmp_path: Path, body: str) -> None:
     assert (Path("/proc", output.split()[0]).exists(), took < 12) == (False, True)
 
 
+def test_interpreter_exit_ends_the_whole_group(tmp_path: Path, until: Until) -> None:
+    """What a server has started goes too, although it ignores SIGTERM and its server does not."""
+    output, _ = run_script("print(ask('nest'))", tmp_path)
+
+    assert until(lambda: not any(Path("/proc", pid).exists() for pid in output.split()))
+
+
 def test_a_forked_child_makes_its_own_server(tmp_path: Path) -> None:
     """The parent's connection goes on; the child's is another process, and ends with the child."""
     body = (

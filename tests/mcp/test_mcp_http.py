@@ -174,7 +174,7 @@ def test_without_reconnect_a_lost_connection_stays_lost(start: Start, connect: C
 
     [answer] = server.execute_tool_calls([call("add", a=1, b=2)])
 
-    assert (answer.structured, "nobody listens" in answer.content) == ({"mcp": {"failed": "not-run"}}, True)
+    assert (answer.structured, "is gone" in answer.content) == ({"mcp": {"failed": "not-run"}}, True)
 
 
 def test_a_stopped_server_is_left_in_time(start: Start, connect: Connect) -> None:

@@ -76,7 +76,7 @@ def call_tool(number, params):
         progress = {"progressToken": token, "progress": 4}
         say({"method": "notifications/progress", "params": progress})
     elif name == "nest":
-        child = subprocess.Popen(["sleep", "60"])
+        child = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 60"])
         answer(number, str(child.pid))
     elif name == "environment":
         answer(number, json.dumps(dict(os.environ)))
