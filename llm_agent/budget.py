@@ -277,8 +277,13 @@ class Misfit:
         """Tokens of the request, with the margin."""
         return self.size.total + self.window.margin
 
+    @property
+    def calculation(self) -> str:
+        """Every term by its name."""
+        return f"messages {self.size.messages} + {_rest_of_sum(self.size, self.window)}"
+
     def __str__(self) -> str:
-        return f"the request does not fit: messages {self.size.messages} + {_rest_of_sum(self.size, self.window)}"
+        return f"the request does not fit: {self.calculation}"
 
 
 def _rest_of_sum(size: RequestSize, window: Window) -> str:

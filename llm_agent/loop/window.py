@@ -4,7 +4,7 @@ Three moments, one means. *Scheduled*: at the top of a round the compactor says 
 time. *Preflight*: a request that does not fit a backend's window is not sent there. *Forced*:
 no backend can take the request, so the conversation is made smaller once, and the chain is
 asked once more. The law: nothing is sent of which it is known that it cannot fit. How a
-conversation is made smaller is the compactor's work.
+compactor is run is `compacting`; how a conversation is made smaller is the compactor's work.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ from typing import Any
 
 import attrs
 
-from llm_agent.budget import Misfit, Window, fixed_part_misfit, truncation_target, weigh
-from llm_agent.codec import error_text
-from llm_agent.events import CompactionDone, CompactionStarted
+from llm_agent.budget import Misfit, RequestSize, Window, fixed_part_misfit, truncation_target, weigh
+from llm_agent.loop.compacting import compact, gains
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message, Usage
-from llm_agent.outcome import Cancelled, Failed, RunStopped
-from llm_agent.ports import Compaction, Compactor, TokenCounter, ToolDeclaration
-from llm_agent.slot import Answered, GaveUp, Raised
+from llm_agent.outcome import Failed, RunStopped
+from llm_agent.ports import Compactor, TokenCounter, ToolDeclaration
 from llm_agent.wire_view import WireView
 
 
@@ -62,7 +60,7 @@ def make_room(state: RunState) -> int | None:
     if _is_too_soon(state, compactor, tokens):
         return tokens
     _check_fixed_part(state)
-    compaction = _compact(state, compactor, tokens)
+    compaction = compact(state, compactor, tokens)
     tokens = _measure(state)
     # Where it fits all the same, that nothing more can be gained is no reason to stop.
     if compaction.exhausted and tokens > compactor.context_budget:
@@ -98,13 +96,17 @@ def misfit(state: RunState, index: int) -> Misfit | None:
         return None
     if window.fits(counted(state, index)):
         return None
-    size = weigh(counter, state.conversation.wire.messages, state.tools, state.context_messages)
-    return Misfit(size, window)
+    return Misfit(_weighed(state, counter), window)
+
+
+def _weighed(state: RunState, counter: TokenCounter) -> RequestSize:
+    return weigh(counter, state.conversation.wire.messages, state.tools, state.context_messages)
 
 
 def unsent(state: RunState, index: int, problem: Misfit) -> Refusal:
     """What the preflight found, for the chain to remember."""
-    return Refusal(problem.size.total, problem.window.usable, state.config.counter_of(index), str(problem))
+    told = f"[backend {index}] {problem}"
+    return Refusal(problem.size.total, problem.window.usable, state.config.counter_of(index), told)
 
 
 def sent(state: RunState, index: int, usage: Usage, problem: str, *, is_refused: bool) -> Refusal:
@@ -113,12 +115,13 @@ def sent(state: RunState, index: int, usage: Usage, problem: str, *, is_refused:
     Args:
         is_refused: it did not even begin to answer.
     """
-    size, counter = counted(state, index), state.config.counter_of(index)
-    window = state.config.window_of(index)
+    counter, window = state.config.counter_of(index), state.config.window_of(index)
+    size = _weighed(state, counter)
+    told = f"[backend {index}] {problem}; as counted: "
     if window is None:  # nothing is known but that it was too much
-        return Refusal(size, size // 2, counter, problem)
-    target = truncation_target(window, size, usage.prompt_tokens, is_refused=is_refused)
-    return Refusal(size, target, counter, problem)
+        return Refusal(size.total, size.total // 2, counter, f"{told}{size.total} tokens, no window is declared")
+    target = truncation_target(window, size.total, usage.prompt_tokens, is_refused=is_refused)
+    return Refusal(size.total, target, counter, told + Misfit(size, window).calculation)
 
 
 def counted(state: RunState, index: int) -> int:
@@ -149,14 +152,14 @@ def force_room(state: RunState, refusals: Sequence[Refusal]) -> bool:
     # between what was billed and what is estimated there may be a factor of three.
     counter.invalidate()
     target = int(counter.count_messages(state.conversation.messages) * mildest.kept_share)
-    return _gains(_compact(state, compactor, mildest.counted, target, counter))
+    return gains(compact(state, compactor, mildest.counted, target, counter))
 
 
 def exhausted(state: RunState, refusals: Sequence[Refusal]) -> RunStopped:
     """Return the stop for a request that no backend can take, though everything was done."""
     problems = "; ".join(dict.fromkeys(refusal.problem for refusal in refusals))
     done = "" if state.config.compactor is None else "; nothing more of the conversation can be summarised"
-    return _exhausted(state, problems + done)
+    return _exhausted(state, f"no backend can take the request: {problems}{done}")
 
 
 def _exhausted(state: RunState, problem: str) -> RunStopped:
@@ -182,70 +185,6 @@ def _check_fixed_part(state: RunState) -> None:
             return
         problems.append(problem)
     raise _exhausted(state, problems[0])
-
-
-# -- the compaction itself -------------------------------------------------------------------
-
-
-def _compact(
-    state: RunState,
-    compactor: Compactor,
-    tokens: int,
-    target: int | None = None,
-    counter: TokenCounter | None = None,
-) -> Compaction:
-    """Run the compactor where it can be given up, and take what it gained."""
-    messages = tuple(state.conversation.messages)
-    state.core.set_stage("compacting", round=state.round_no)
-    state.emit(
-        CompactionStarted(
-            tokens_before=tokens, budget=compactor.context_budget, message_count=len(messages), round=state.round_no
-        )
-    )
-    cancelled = state.core.cancel.event
-    call = state.slot.start(lambda: compactor.compact(messages, cancelled=cancelled, target=target, counter=counter))
-    match call.wait(state.core.cancel, lambda: None):
-        case Answered(Compaction() as compaction):
-            pass
-        case Answered(strange):
-            compaction = _nothing(messages, tokens)
-            state.log("error", f"the compactor must return a Compaction, got {type(strange).__name__}")
-        case Raised(error):
-            compaction = _nothing(messages, tokens)
-            state.log("error", f"the compactor failed: {error_text(error)}")
-        case GaveUp():  # whatever is being summarised, nobody will read it
-            state.bill.note_unknown()
-            _announce(state, _nothing(messages, tokens))
-            raise RunStopped(Cancelled("compaction"))
-    for model, usage in compaction.billed:
-        state.bill.record(model, usage)
-    if _gains(compaction):
-        state.conversation.shorten(compaction)
-    else:
-        compaction = attrs.evolve(compaction, dropped=0, summary="", fallback=False)
-    _announce(state, compaction)
-    return compaction
-
-
-def _gains(compaction: Compaction) -> bool:
-    return bool(compaction.dropped or compaction.elisions) and compaction.tokens_after < compaction.tokens_before
-
-
-def _nothing(messages: tuple[Message, ...], tokens: int) -> Compaction:
-    return Compaction(messages=messages, tokens_before=tokens, tokens_after=tokens)
-
-
-def _announce(state: RunState, compaction: Compaction) -> None:
-    state.emit(
-        CompactionDone(
-            tokens_before=compaction.tokens_before,
-            tokens_after=compaction.tokens_after,
-            dropped=compaction.dropped,
-            summary=compaction.summary or None,
-            fallback=compaction.fallback,
-            round=state.round_no,
-        )
-    )
 
 
 @attrs.frozen

@@ -229,6 +229,19 @@ def test_a_compactor_that_ignores_the_cancel_does_not_hold_the_run() -> None:
     release.set()
 
 
+def test_what_a_cancelled_summary_was_billed_before_is_on_the_bill() -> None:
+    """The attempt that failed is paid for; only the one that was cut short makes the bill incomplete."""
+    failed = [Delta("half", usage=Usage(total_tokens=1010)), BackendError("down", "http", 500)]
+    gate = Gate()
+    handle = Loop(ScriptedBackend([]), compactor=compactor(ScriptedBackend([failed, gate]))).run(talk(9))
+    gate.wait_entered()
+
+    handle.cancel()
+    spent = finished(handle).outcome.spent
+
+    assert (spent.total_tokens, spent.attempts, spent.complete) == (1010, 2, False)
+
+
 @pytest.mark.parametrize("answer", [RuntimeError("broken"), "a summary"])
 def test_a_compactor_that_breaks_its_word_costs_the_compaction_only(answer: Any) -> None:
     """It is logged, the conversation stays as it is, and the run goes on while it fits."""
@@ -307,6 +320,14 @@ def test_a_backend_that_always_says_overflow_is_asked_at_most_twice() -> None:
     assert run.outcome.reason == "context-exhausted"
     assert len(run.outcome.attempts) == 4
     assert run.of(TurnDiscarded) == []
+
+
+def test_an_error_for_a_request_that_a_backend_refused_has_the_calculation() -> None:
+    """What the backend said, and what was counted, term by term."""
+    run = finished(Loop(ScriptedBackend(lambda _: OVERFLOW), counter=Flat(), context_budget=1000).run("go"))
+
+    for term in ("[backend 0] prompt is too long", "messages 10", "tools 0", "reserve 0", "the window is 1000"):
+        assert term in (run.outcome.error or "")
 
 
 def test_an_overflow_the_count_did_not_see_is_mended_by_one_compaction() -> None:
