@@ -115,6 +115,7 @@ class Loop:
         wired = wiring.wired_provider(tools, provider)
         chain = options.checked_backends(backends)
         folds = options.checked_compactor(compactor)
+        budget = options.checked_budget(context_budget, request_budget, folds, chain)
         exempt = checked_patterns("Loop: identical_call_exempt", identical_call_exempt)
         self._config = options.LoopConfig(
             backends=chain,
@@ -123,9 +124,9 @@ class Loop:
             session=options.checked_session(session, has_provider=wired is not None, compactor=folds),
             system_prompt=wiring.wired_prompt(system_prompt),
             compactor=folds,
-            budget=options.checked_budget(context_budget, request_budget, folds, chain),
+            budget=budget,
             prices=checked_prices(prices),
-            artifact_store=wiring.default_store(session)
+            artifact_store=wiring.default_store(session, budget)
             if artifact_store is None
             else options.checked_store(artifact_store),
             limits=Limits(
