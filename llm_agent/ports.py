@@ -258,6 +258,8 @@ class Compaction:
     """Applied before the fold; indices of the input."""
     billed: tuple[tuple[str, Usage], ...] = ()
     """Every request that was made for a summary: the model, and what it reported."""
+    problems: tuple[str, ...] = ()
+    """Why requests for a summary gave none, a sentence each, in order."""
 
 
 class Compactor(Protocol):
@@ -307,7 +309,7 @@ class Stored:
 
 
 class ArtifactStore(Protocol):
-    """Keeps what is too large for a conversation. Written to by the run's worker only."""
+    """Keeps what is too large for a conversation. Called on a thread that can be abandoned, one write at a time."""
 
     def write(self, name: str, text: str) -> Stored:
         """Keep *text*, whole, under a file name made from *name*.

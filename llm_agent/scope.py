@@ -86,8 +86,8 @@ def _check(delta: Delta) -> None:
     if delta.usage is not None:
         for name in _USAGE_NUMBERS:
             value = getattr(delta.usage, name)
-            is_number = value is None or (isinstance(value, int | float) and math.isfinite(value))
-            _need(f"usage.{name}", is_number, "a number or None", delta)
+            is_number = value is None or (isinstance(value, int | float) and math.isfinite(value) and value >= 0)
+            _need(f"usage.{name}", is_number, "a number of 0 or more, or None", delta)
 
 
 _USAGE_NUMBERS: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_prompt_tokens", "cost")

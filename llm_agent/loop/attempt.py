@@ -70,6 +70,7 @@ class Attempt:
         if failure is not None:
             return failure
         self._announce_success((monotonic() - started) * 1000.0)
+        state.warn_of_blind_caps(self._model, self._scope.usage)
         return self._scope.reply()
 
     def _stream(self) -> BackendError | None:

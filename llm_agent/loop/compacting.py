@@ -8,7 +8,7 @@ it was. When to compact, and how small, is `window`.
 from __future__ import annotations
 
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -16,8 +16,7 @@ from llm_agent.cancel import CancelToken
 from llm_agent.codec import error_text
 from llm_agent.events import CompactionDone, CompactionStarted
 from llm_agent.loop.state import RunState
-from llm_agent.messages import Message
-from llm_agent.outcome import Cancelled, RunStopped
+from llm_agent.messages import Message, Usage
 from llm_agent.ports import Compaction, Compactor, TokenCounter
 from llm_agent.slot import Answered, Call, GaveUp, Raised
 
@@ -32,7 +31,10 @@ def compact(
     target: int | None = None,
     counter: TokenCounter | None = None,
 ) -> Compaction:
-    """Run the compactor where it can be given up, and take what it gained."""
+    """Run the compactor where it can be given up, and take what it gained.
+
+    After a cancel, that is nothing: look for the cancel before judging what was gained.
+    """
     messages = tuple(state.conversation.messages)
     state.core.set_stage("compacting", round=state.round_no)
     state.emit(
@@ -44,38 +46,61 @@ def compact(
     call = state.slot.start(lambda: compactor.compact(messages, cancelled=cancelled, target=target, counter=counter))
     end = call.wait(state.core.cancel, lambda: None)
     if isinstance(end, GaveUp):
-        raise _cancelled(state, call, _nothing(messages, tokens))
+        return _given_up(state, call, _nothing(messages, tokens))
     match end:
-        case Answered(Compaction() as compaction):
-            pass
-        case Answered(strange):
-            compaction = _nothing(messages, tokens)
-            state.log("error", f"the compactor must return a Compaction, got {type(strange).__name__}")
+        case Answered(answer):
+            problem = _problem(answer, len(messages))
+            compaction = answer if problem is None else _nothing(messages, tokens)
+            if problem is not None:
+                state.log("error", f"the compactor must return a Compaction of what it was given: {problem}")
         case Raised(error):
             compaction = _nothing(messages, tokens)
             state.log("error", f"the compactor failed: {error_text(error)}")
     _record_bill(state, compaction)
     if gains(compaction):
         state.conversation.shorten(compaction)
+        state.folded_length = len(state.conversation.wire.messages)
     else:
-        compaction = attrs.evolve(compaction, dropped=0, summary="", fallback=False)
+        compaction = attrs.evolve(compaction, dropped=0, summary="", fallback=False, elisions=())
     _announce(state, compaction)
     return compaction
 
 
-def _cancelled(state: RunState, call: Call, unchanged: Compaction) -> RunStopped:
-    """Return the stop for a run that is cancelled in a compaction: the conversation stays as it is.
+def _problem(answer: Any, length: int) -> str | None:
+    """Return why no conversation of *length* messages, and no transcript, can become *answer*; `None` if it can."""
+    if not isinstance(answer, Compaction):
+        return f"got {type(answer).__name__}"
+    try:
+        numbers = (answer.dropped, answer.tokens_before, answer.tokens_after)
+        is_told = all(isinstance(number, int | float) for number in numbers)
+        is_cut = not answer.dropped or (isinstance(answer.summary, str) and _is_index(answer.cut_index, length))
+        is_kept = all(_is_index(index, answer.cut_index + 1) for index in answer.kept)
+        is_elided = all(_is_index(one.index, length) and isinstance(one.stub, str) for one in answer.elisions)
+        is_billed = all(isinstance(usage, Usage) for _, usage in answer.billed)
+    except (TypeError, ValueError, AttributeError) as error:
+        return error_text(error)
+    checks = {"numbers": is_told, "cut": is_cut, "kept": is_kept, "elisions": is_elided, "billed": is_billed}
+    wrong = [name for name, holds in checks.items() if not holds]
+    return f"its {', '.join(wrong)} cannot be those of {length} messages" if wrong else None
+
+
+def _is_index(value: Any, end: int) -> bool:
+    return isinstance(value, int) and 0 <= value < end
+
+
+def _given_up(state: RunState, call: Call, unchanged: Compaction) -> Compaction:
+    """Close the compaction of a run that is cancelled: the conversation stays as it is.
 
     A compactor that has been woken says in a moment what it was billed; no other is waited for.
     """
     patience = monotonic() + BILL_GRACE
     match call.wait(CancelToken(), lambda: patience - monotonic()):
-        case Answered(Compaction() as late):
+        case Answered(late) if _problem(late, len(unchanged.messages)) is None:
             _record_bill(state, late)
         case _:
             state.bill.note_unknown()
     _announce(state, unchanged)
-    return RunStopped(Cancelled("compaction"))
+    return unchanged
 
 
 def _record_bill(state: RunState, compaction: Compaction) -> None:
@@ -99,6 +124,8 @@ def _announce(state: RunState, compaction: Compaction) -> None:
             dropped=compaction.dropped,
             summary=compaction.summary or None,
             fallback=compaction.fallback,
+            aged=len(compaction.elisions) or None,
+            error="; ".join(dict.fromkeys(compaction.problems)) or None,
             round=state.round_no,
         )
     )

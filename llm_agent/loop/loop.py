@@ -18,7 +18,6 @@ from llm_agent.budget import RequestBudget
 from llm_agent.call_context import Asker, leave_call
 from llm_agent.codec import error_text, text_of
 from llm_agent.errors import AgentError, ConfigError, RunInProgress, TranscriptError, UnansweredCalls
-from llm_agent.events import RoundStarted
 from llm_agent.limits import Limits
 from llm_agent.loop import config as options
 from llm_agent.loop import dispatch, grants, hooks, intake, refusal, window, wiring
@@ -322,7 +321,7 @@ class Loop:
             state.check_bill()  # money, tokens, time: what the run may cost
             tokens = window.make_room(state)  # compact before it is needed
             state.check_cancel("compaction")
-            state.emit(RoundStarted(round=round_no, tokens=tokens))
+            state.begin_round(tokens)
 
             reply = round_trip(state)  # attempts, retries, fallback
 
@@ -426,7 +425,7 @@ def _outcome(state: RunState, ending: Ending) -> Outcome:
     facts: dict[str, Any] = {
         # Nothing is in the conversation of a run whose messages were refused.
         "messages": tuple(state.conversation.messages) or state.given,
-        "rounds": state.round_no,
+        "rounds": state.rounds_begun,
         "spent": state.spent(),
         "unknown": state.unknown_operations(),
         "undelivered": state.core.refuse_steers(),

@@ -9,18 +9,27 @@ compactor is run is `compacting`; how a conversation is made smaller is the comp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from llm_agent.budget import Misfit, RequestSize, Window, fixed_part_misfit, truncation_target, weigh
+from llm_agent.errors import BackendError
 from llm_agent.loop.compacting import compact, gains
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message, Usage
 from llm_agent.outcome import Failed, RunStopped
+from llm_agent.overflow import told_sizes
 from llm_agent.ports import Compactor, TokenCounter, ToolDeclaration
 from llm_agent.wire_view import WireView
+
+MOST_VAIN_COMPACTIONS: Final = 3
+"""In a row, each of them too little by the bill that followed: one more would be paid for in vain, too."""
+
+REFUSED_SHARE: Final = 0.8
+"""Of what a server says it can take; its answer needs room as well."""
 
 
 @attrs.frozen
@@ -55,15 +64,20 @@ def make_room(state: RunState) -> int | None:
         return None
     tokens = _measure(state)
     compactor = state.config.compactor
-    if compactor is None or not compactor.needs_compaction(state.conversation.messages, tokens):
+    if compactor is None:
+        return tokens
+    _judge_last(state, compactor, tokens)
+    if not compactor.needs_compaction(state.conversation.messages, tokens):
         return tokens
     if _is_too_soon(state, compactor, tokens):
         return tokens
     _check_fixed_part(state)
     compaction = compact(state, compactor, tokens)
+    state.check_cancel("compaction")
     tokens = _measure(state)
-    # Where it fits all the same, that nothing more can be gained is no reason to stop.
-    if compaction.exhausted and tokens > compactor.context_budget:
+    # Where it fits all the same, that nothing more can be gained is no reason to stop; where a
+    # window is declared, that one decides, and before the request is sent.
+    if compaction.exhausted and tokens > compactor.context_budget and state.config.budget.is_synthesised:
         size = weigh(state.config.counter, state.conversation.wire.messages, (), state.context_messages)
         raise _exhausted(state, str(Misfit(size, Window(size=compactor.context_budget, reserve=0, margin=0))))
     is_crowded = compactor.needs_compaction(state.conversation.messages, tokens)
@@ -75,14 +89,42 @@ def _is_too_soon(state: RunState, compactor: Compactor, tokens: int) -> bool:
     """Whether the last compaction left a conversation that was due for the next one, and little has come since.
 
     Its recent part is the large one then, and a summary per round would gain a turn each. The
-    next one waits until half of the room left is used; what does not fit is still never sent.
+    next one waits until half of the room left is used, where little or none is left until an
+    eighth of the budget has come; what does not fit is still never sent.
     """
     crowded_at = state.crowded_at
-    return crowded_at is not None and tokens < crowded_at + (compactor.context_budget - crowded_at) // 2
+    if crowded_at is None:
+        return False
+    room = max(compactor.context_budget - crowded_at, compactor.context_budget // 4)
+    return tokens < crowded_at + room // 2
+
+
+def _judge_last(state: RunState, compactor: Compactor, tokens: int) -> None:
+    """Look once, after the next bill, at what the last compaction has left: its own count was an estimate.
+
+    A bill may be far above it, for declarations or what a server adds by itself.
+    """
+    length, state.folded_length = state.folded_length, None
+    if length is None:
+        return
+    # As texts: counting fewer messages than were billed would make a counter forget the bill.
+    newer = state.conversation.wire.messages[length:]
+    left = tokens - sum(state.config.counter.count_text(message.wire_json.decode()) for message in newer)
+    is_crowded = compactor.needs_compaction(state.conversation.messages, left)
+    state.crowded_at = left if is_crowded else None
+    state.vain_compactions = state.vain_compactions + 1 if left > _most_that_fits(state) else 0
+
+
+def _most_that_fits(state: RunState) -> float:
+    """Return the largest request, in the loop's own tokens, that fits a backend; infinite where that is not known."""
+    config = state.config
+    own = [index for index in range(len(config.backends)) if config.counter_of(index) is config.counter]
+    windows = [config.window_of(index) for index in own]
+    return max((math.inf if window is None else window.usable for window in windows), default=math.inf)
 
 
 def _measure(state: RunState) -> int:
-    return state.config.counter.count_request(state.conversation.wire.messages, (), state.context_messages)
+    return state.loop_counter().count_request(state.conversation.wire.messages, (), state.context_messages)
 
 
 # -- preflight -------------------------------------------------------------------------------
@@ -109,19 +151,32 @@ def unsent(state: RunState, index: int, problem: Misfit) -> Refusal:
     return Refusal(problem.size.total, problem.window.usable, state.config.counter_of(index), told)
 
 
-def sent(state: RunState, index: int, usage: Usage, problem: str, *, is_refused: bool) -> Refusal:
-    """A backend said, or its bill did, that the request is too large although the count had it fit.
+def refused(state: RunState, index: int, error: BackendError) -> Refusal:
+    """A backend refused the request as too large, although the count had it fit.
 
-    Args:
-        is_refused: it did not even begin to answer.
+    How much too large, its own words may tell; else a declared window does; a budget of the
+    caller's own says nothing of the server's, and then half is what is left to try.
     """
-    counter, window = state.config.counter_of(index), state.config.window_of(index)
+    counter, window = state.config.counter_of(index), state.config.declared_window_of(index)
+    size, sizes = _weighed(state, counter), told_sizes(error)
+    told = f"[backend {index}] {error.message}; as counted: "
+    told += f"{size}, and no window is declared" if window is None else Misfit(size, window).calculation
+    if sizes is not None:
+        target = int(size.total * sizes.share * REFUSED_SHARE)
+    elif window is not None:
+        target = truncation_target(window, size.total, is_refused=True)
+    else:
+        target = size.total // 2
+    return Refusal(size.total, target, counter, told)
+
+
+def cut(state: RunState, index: int, window: Window, usage: Usage, problem: str) -> Refusal:
+    """A backend took the request and cut it, or its answer, at the end of its window."""
+    counter = state.config.counter_of(index)
     size = _weighed(state, counter)
-    told = f"[backend {index}] {problem}; as counted: "
-    if window is None:  # nothing is known but that it was too much
-        return Refusal(size.total, size.total // 2, counter, f"{told}{size.total} tokens, no window is declared")
-    target = truncation_target(window, size.total, usage.prompt_tokens, is_refused=is_refused)
-    return Refusal(size.total, target, counter, told + Misfit(size, window).calculation)
+    target = truncation_target(window, size.total, usage.prompt_tokens)
+    told = f"[backend {index}] {problem}; as counted: {Misfit(size, window).calculation}"
+    return Refusal(size.total, target, counter, told)
 
 
 def counted(state: RunState, index: int) -> int:
@@ -147,12 +202,18 @@ def force_room(state: RunState, refusals: Sequence[Refusal]) -> bool:
     if compactor is None:
         return False
     mildest = max(refusals, key=lambda refusal: refusal.kept_share)
+    if state.vain_compactions >= MOST_VAIN_COMPACTIONS:
+        words = f"the last {state.vain_compactions} compactions each left more than fits, by the bill that followed"
+        raise _exhausted(state, f"{mildest.problem}; {words}: what is sent beside the conversation is too large")
     counter = _RequestCounter(mildest.counter, state.tools, state.context_messages)
     # The smaller conversation can only be estimated, so the aim is put into those units first:
     # between what was billed and what is estimated there may be a factor of three.
     counter.invalidate()
     target = int(counter.count_messages(state.conversation.messages) * mildest.kept_share)
-    return gains(compact(state, compactor, mildest.counted, target, counter))
+    compaction = compact(state, compactor, mildest.counted, target, counter)
+    if state.core.cancel.is_set:
+        raise state.discard_cancelled("compaction")
+    return gains(compaction)
 
 
 def exhausted(state: RunState, refusals: Sequence[Refusal]) -> RunStopped:

@@ -32,7 +32,8 @@ def load_tokenizer(path: Path) -> Callable[[str], int]:
         import tokenizers
     except ImportError as exc:
         raise ConfigError(
-            f"ExactCounter: from_tokenizer_json needs llm-agent[tokenizers], but: {codec.error_text(exc)}"
+            "ExactCounter: from_tokenizer_json needs the packages tokenizers and jinja2 (the extra [tokenizers] of "
+            f"this library), but: {codec.error_text(exc)}"
         ) from exc
     text = read_text(path, "a tokenizer.json")
     try:
