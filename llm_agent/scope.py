@@ -55,6 +55,11 @@ class Scope:
         self.usage = delta.usage or self.usage
         self.model = delta.model or self.model
 
+    def uses_up(self, cap: int | None) -> bool:
+        """Whether the completion took all that its *cap* allows: it is cut, whatever it says of its end."""
+        used = self.usage.completion_tokens
+        return cap is not None and used is not None and used >= cap
+
     def close(self) -> None:
         """The stream is over: what was held back stands alone."""
         if self._held:

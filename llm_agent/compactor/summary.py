@@ -18,7 +18,7 @@ from llm_agent import notices
 from llm_agent.errors import BackendError
 from llm_agent.messages import Message, Usage
 from llm_agent.overflow import says_overflow, told_sizes
-from llm_agent.ports import Backend
+from llm_agent.ports import Backend, completion_cap
 from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, RetryPolicy, classify_error
 from llm_agent.scope import Scope
 from llm_agent.slot import Slot
@@ -157,9 +157,8 @@ class Summarising:
 
 
 def _judged(backend: Backend, scope: Scope, error: BackendError | None) -> Notes | BackendError:
-    cap, used = _told(backend, "max_tokens"), scope.usage.completion_tokens
-    is_clipped = error is None and isinstance(cap, int) and used is not None and used >= cap
-    if is_clipped or scope.finish_reason == "length":
+    is_used_up = error is None and scope.uses_up(completion_cap(backend))
+    if is_used_up or scope.finish_reason == "length":
         return Notes(scope.text, backend, is_cut=True)
     if error is not None:
         return error

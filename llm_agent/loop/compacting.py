@@ -7,12 +7,10 @@ it was. When to compact, and how small, is `window`.
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Any, Final
 
 import attrs
 
-from llm_agent.cancel import CancelToken
 from llm_agent.codec import error_text
 from llm_agent.events import CompactionDone, CompactionStarted
 from llm_agent.loop.state import RunState
@@ -93,8 +91,7 @@ def _given_up(state: RunState, call: Call, unchanged: Compaction) -> Compaction:
 
     A compactor that has been woken says in a moment what it was billed; no other is waited for.
     """
-    patience = monotonic() + BILL_GRACE
-    match call.wait(CancelToken(), lambda: patience - monotonic()):
+    match call.linger(BILL_GRACE):
         case Answered(late) if _problem(late, len(unchanged.messages)) is None:
             _record_bill(state, late)
         case _:

@@ -20,7 +20,16 @@ from llm_agent.events import Disposition
 from llm_agent.limits import Limits
 from llm_agent.messages import Message
 from llm_agent.patterns import checked_patterns, matches
-from llm_agent.ports import ArtifactStore, Backend, Compactor, TokenCounter, ToolProvider, Transcript
+from llm_agent.ports import (
+    ArtifactStore,
+    Backend,
+    Compactor,
+    TokenCounter,
+    ToolProvider,
+    Transcript,
+    completion_cap,
+    model_name,
+)
 from llm_agent.retry import RetryPolicy
 from llm_agent.tool_operation import IDEMPOTENCIES, Idempotency
 
@@ -112,23 +121,6 @@ class LoopConfig:
             return cast("Idempotency", said) if said in IDEMPOTENCIES else "unknown"
         except Exception:  # a shield: a label for a repair is worth no run
             return "unknown"
-
-
-def model_name(backend: Backend) -> str:
-    """Return what a backend calls its model; `unknown` for one that will not say."""
-    try:
-        return str(backend.model)
-    except Exception:  # a shield: a name is worth no run
-        return "unknown"
-
-
-def completion_cap(backend: Backend) -> int | None:
-    """Return a backend's cap on one completion, if it states one."""
-    try:
-        cap = backend.max_tokens
-    except Exception:  # a shield, as above
-        return None
-    return cap if isinstance(cap, int) else None
 
 
 # -- the checks, one option each ---------------------------------------------------------

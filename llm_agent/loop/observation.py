@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from time import monotonic
 from typing import Any, Final
 
 import attrs
 
 from llm_agent import notices
-from llm_agent.cancel import CancelToken
 from llm_agent.codec import clean_text, error_text
 from llm_agent.excerpt import excerpt
 from llm_agent.loop.state import RunState
@@ -82,10 +80,7 @@ def _written(state: RunState, write: Callable[[], Stored]) -> CallEnd:
     """Write where it can be given up: a store may hang. The call has happened, and its answer counts, stored or not."""
     call = state.slot.start(write)
     end = call.wait(state.core.cancel, lambda: None)
-    if isinstance(end, GaveUp):  # most stores need but a moment
-        patience = monotonic() + STORE_GRACE
-        end = call.wait(CancelToken(), lambda: patience - monotonic())
-    return end
+    return call.linger(STORE_GRACE) if isinstance(end, GaveUp) else end
 
 
 def _not_stored(text: str, facts: Mapping[str, int]) -> str:

@@ -16,11 +16,11 @@ from llm_agent.errors import BackendError
 from llm_agent.events import DISPOSITIONS, AttemptFailed, AttemptRecord, Disposition
 from llm_agent.loop import window
 from llm_agent.loop.attempt import Attempt, AttemptFailure
-from llm_agent.loop.config import model_name
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Reply
 from llm_agent.outcome import Failed, RunStopped
 from llm_agent.overflow import says_overflow
+from llm_agent.ports import model_name
 from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, Decision, classify_error
 
 
@@ -98,11 +98,13 @@ class _Chain:
 
     def _skip(self, index: int, misfit: Misfit) -> None:
         """Note a backend that was not asked: no attempt began, no retry is spent."""
-        error = f"[backend {index}] {misfit}"
+        refusal = window.unsent(self._state, index, misfit)
         model = model_name(self._state.config.backends[index])
-        self._errors.append(error)
-        self._refusals.append(window.unsent(self._state, index, misfit))
-        self._state.failures.append(AttemptRecord(backend_index=index, model=model, error=error, disposition="advance"))
+        self._errors.append(refusal.problem)
+        self._refusals.append(refusal)
+        self._state.failures.append(
+            AttemptRecord(backend_index=index, model=model, error=refusal.problem, disposition="advance")
+        )
         self._log_size("info", index, str(misfit), misfit.needed, misfit.window.size)
 
     def _log_size(self, level: str, index: int, message: str, needed: int, size: int) -> None:

@@ -32,10 +32,10 @@ from llm_agent.events import (
 )
 from llm_agent.folding import folded, with_stubs
 from llm_agent.limits import Tally
-from llm_agent.loop.config import LoopConfig, model_name
+from llm_agent.loop.config import LoopConfig
 from llm_agent.messages import Message, PrefixDigest, Reply, Usage
 from llm_agent.outcome import Cancelled, Failed, RunStopped, Spent, UnknownOperation
-from llm_agent.ports import Compaction, TokenCounter, ToolDeclaration, Transcript
+from llm_agent.ports import Compaction, TokenCounter, ToolDeclaration, Transcript, model_name
 from llm_agent.run_context import RunContext, placed
 from llm_agent.run_core import RunCore
 from llm_agent.slot import Slot
@@ -294,23 +294,19 @@ class RunState:
 
     def counter_for(self, index: int) -> TokenCounter:
         """Return the counter of a backend, told when requests have another shape than those it learned from."""
-        counter = self.config.counter_of(index)
-        context = None if self.context is None else self.context.digest
-        shape = (model_name(self.config.backends[index]), self._tools_digest(), context)
-        if self._shapes.setdefault(id(counter), shape) != shape:
-            counter.invalidate()
-            self._shapes[id(counter)] = shape
-        return counter
+        return self._in_shape(self.config.counter_of(index), model_name(self.config.backends[index]))
 
     def loop_counter(self) -> TokenCounter:
         """Return the loop's own counter; what it learned with other declarations or another context is dropped."""
         counter = self.config.counter
         learned = self._shapes.get(id(counter))
-        if learned is not None:
-            shape = (learned[0], self._tools_digest(), None if self.context is None else self.context.digest)
-            if shape != learned:
-                counter.invalidate()
-                self._shapes[id(counter)] = shape
+        return counter if learned is None else self._in_shape(counter, learned[0])
+
+    def _in_shape(self, counter: TokenCounter, model: str) -> TokenCounter:
+        shape = (model, self._tools_digest(), None if self.context is None else self.context.digest)
+        if self._shapes.setdefault(id(counter), shape) != shape:
+            counter.invalidate()
+            self._shapes[id(counter)] = shape
         return counter
 
     def _tools_digest(self) -> str:

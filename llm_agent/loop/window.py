@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import attrs
 
@@ -249,7 +249,7 @@ def _check_fixed_part(state: RunState) -> None:
 
 
 @attrs.frozen
-class _RequestCounter:
+class _RequestCounter(TokenCounter):
     """Counts a conversation as the request it would be: in wire form, with what is sent beside it."""
 
     _counter: TokenCounter
@@ -266,9 +266,6 @@ class _RequestCounter:
         self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], context: Sequence[Message] = ()
     ) -> int:
         return self._counter.count_request(messages, tools, context)
-
-    def record_usage(self, **report: Any) -> None:
-        """A compaction teaches no counter."""
 
     def invalidate(self) -> None:
         self._counter.invalidate()

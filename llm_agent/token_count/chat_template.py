@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from llm_agent import codec
 from llm_agent.errors import ConfigError
-from llm_agent.token_count.tokenizer_file import read_text
+from llm_agent.token_count.tokenizer_file import missing_package, read_text
 
 if TYPE_CHECKING:
     from llm_agent.ports import ToolDeclaration
@@ -107,10 +107,7 @@ def _sandbox() -> Any:
     try:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as exc:
-        raise ConfigError(
-            "ExactCounter: from_tokenizer_json needs the packages tokenizers and jinja2 (the extra [tokenizers] of "
-            f"this library), but: {codec.error_text(exc)}"
-        ) from exc
+        raise missing_package(exc) from exc
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation_tag()]
     )

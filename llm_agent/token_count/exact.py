@@ -36,7 +36,7 @@ class ConversationCounter(Protocol):
         ...
 
 
-class ExactCounter:
+class ExactCounter(TokenCounter):
     """A count by somebody who knows: a tokenizer with a chat template, or an object of yours.
 
     What it cannot count (a template that refuses a conversation, a tokenizer that raises), the
@@ -148,20 +148,6 @@ class ExactCounter:
             alone = _asked(self._count_request, messages, tools)
             counted = None if alone is None else alone + self.count_messages(context)
         return self._fallback.count_request(messages, tools, context) if counted is None else counted
-
-    def record_usage(
-        self,
-        *,
-        prompt_tokens: int | None,
-        completion_tokens: int | None = None,
-        message_count: int | None = None,
-        prefix_digest: str | None = None,
-        backend: str | None = None,
-    ) -> None:
-        """Nothing is learned."""
-
-    def invalidate(self) -> None:
-        """Nothing was learned."""
 
 
 def _asked(count: Callable[..., Any], *about: Any) -> int | None:
