@@ -90,11 +90,11 @@ def asking(repeat: int, count: int) -> list[measure.Figure]:
 
     def once(subject: str) -> dict[str, Any]:
         messages = conversation(count)
-        compactor = Compactor(Summariser(), HeuristicCounter(), NEVER_FULL, age_observations=subject == "with ageing")
+        compactor = Compactor(Summariser(), HeuristicCounter(), NEVER_FULL, age_observations=subject == "with aging")
         compactor.needs_compaction(messages[:-2], tokens=1)
         return {"ms": milliseconds(lambda: compactor.needs_compaction(messages, tokens=1))}
 
-    records = measure.interleaved(["without ageing", "with ageing"], repeat, once)
+    records = measure.interleaved(["without aging", "with aging"], repeat, once)
     return [
         measure.figure(
             "compaction",
@@ -102,7 +102,7 @@ def asking(repeat: int, count: int) -> list[measure.Figure]:
             f"needs_compaction, {count} messages",
             "ms",
             [record["ms"] for record in rows],
-            target="<= 2 ms" if subject == "with ageing" else "<= 1 ms",
+            target="<= 2 ms" if subject == "with aging" else "<= 1 ms",
         )
         for subject, rows in records.items()
     ]

@@ -6,13 +6,15 @@ can be resumed, and is held through one handle: `run.events()`, `run.result()`, 
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
 from llm_agent import canonical, events, prompt
 from llm_agent.asks import PendingAsk
 from llm_agent.backends.openai import OpenAIBackend
 from llm_agent.bill import Price
 from llm_agent.budget import ModelProfile, RequestBudget
 from llm_agent.call_context import ToolCallContext, current_call
-from llm_agent.compactor import Compactor
 from llm_agent.errors import (
     AgentError,
     BackendError,
@@ -38,13 +40,24 @@ from llm_agent.run_context import RunContext
 from llm_agent.run_core import RunStatus
 from llm_agent.session.repair import Repair
 from llm_agent.session.session import Session
-from llm_agent.token_count import ExactCounter, HeuristicCounter, UsageCounter
-from llm_agent.tools.artifacts import ArtifactFolder
+from llm_agent.token_count import HeuristicCounter, UsageCounter
 from llm_agent.tools.function import tool
 from llm_agent.tools.reasons import Reasons
 from llm_agent.tools.registry import Registry
 from llm_agent.tools.toolbox import Toolbox
 from llm_agent.tools.unknown_keys import UnknownKeys
+
+if TYPE_CHECKING:
+    from llm_agent.compactor import Compactor
+    from llm_agent.token_count import ExactCounter
+    from llm_agent.tools.artifacts import ArtifactFolder
+
+# What not every program uses is loaded when it is first asked for.
+_LOADED_LATER: Final = {
+    "ArtifactFolder": "llm_agent.tools.artifacts",
+    "Compactor": "llm_agent.compactor",
+    "ExactCounter": "llm_agent.token_count",
+}
 
 __all__ = [
     "AgentError",
@@ -98,3 +111,9 @@ __all__ = [
     "prompt",
     "tool",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LOADED_LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LOADED_LATER[name]), name)

@@ -29,6 +29,9 @@ DEFAULT_RESERVE: Final = 1_024
 
 DEFAULT_MARGIN: Final = 512
 
+DEFAULT_OBSERVATION_SIZE: Final = 16_384
+"""Characters of a tool result, about 4,000 tokens."""
+
 # How wrong a count is taken to be, once a server has shown that it is wrong.
 _TOLERANCE: Final = 1.25
 
@@ -53,7 +56,7 @@ def _amount(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 
 def _counter(instance: Any, attribute: attrs.Attribute[Any], value: Any) -> None:
-    for method in ("count_messages", "count_text", "count_request"):
+    for method in ("count_messages", "count_text", "count_request", "record_usage", "invalidate"):
         if isinstance(value, type) or not callable(getattr(value, method, None)):
             raise ConfigError(f"ModelProfile: counter must be a counter with {method}(), got {value!r}")
 
@@ -113,8 +116,9 @@ class RequestBudget:
     """By model, as the backend calls it."""
     default_profile: ModelProfile | None = attrs.field(default=None, validator=attrs.validators.optional(_profile))
     """For every other model; without it, their requests are sent unmeasured."""
-    max_observation_size: int = attrs.field(default=16_384, validator=_whole(1))
-    """Characters of one tool result that enter the conversation; of more, an excerpt."""
+    max_observation_size: int = attrs.field(default=DEFAULT_OBSERVATION_SIZE, validator=_whole(1))
+    """Characters of one tool result that enter the conversation; of more, an excerpt. Left at its
+    default, a loop takes less where the smallest window is small: a tenth of it."""
     max_cost: Amount | None = attrs.field(default=None, validator=attrs.validators.optional(_amount))
     """In the currency of the providers' bills, or of the price table."""
     max_total_tokens: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(0)))
@@ -231,6 +235,10 @@ class RequestSize:
         """What the counter adds for a whole request, beyond its parts."""
         return max(0, self.total - self.messages - self.tools - self.context)
 
+    def __str__(self) -> str:
+        parts = f"messages {self.messages} + tools {self.tools} + context {self.context} + framing {self.framing}"
+        return f"{parts} = {self.total} tokens"
+
 
 def weigh(
     counter: TokenCounter,
@@ -277,8 +285,13 @@ class Misfit:
         """Tokens of the request, with the margin."""
         return self.size.total + self.window.margin
 
+    @property
+    def calculation(self) -> str:
+        """Every term by its name."""
+        return f"messages {self.size.messages} + {_rest_of_sum(self.size, self.window)}"
+
     def __str__(self) -> str:
-        return f"the request does not fit: messages {self.size.messages} + {_rest_of_sum(self.size, self.window)}"
+        return f"the request does not fit: {self.calculation}"
 
 
 def _rest_of_sum(size: RequestSize, window: Window) -> str:

@@ -216,6 +216,8 @@ class RoundStarted(_Event):
 
 @attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class CompactionStarted(_Event):
+    """The conversation is to become smaller; compaction-done follows, whatever comes of it."""
+
     kind: ClassVar[Literal["compaction-started"]] = "compaction-started"
     tokens_before: int | None = None
     budget: int | None = None
@@ -225,12 +227,23 @@ class CompactionStarted(_Event):
 
 @attrs.frozen(kw_only=True, weakref_slot=False, repr=False)
 class CompactionDone(_Event):
+    """What came of it. With neither *dropped* nor *aged* the conversation is as it was.
+
+    Sizes are estimates of the whole and of what is left, in the same units.
+    """
+
     kind: ClassVar[Literal["compaction-done"]] = "compaction-done"
     tokens_before: int | None = None
     tokens_after: int | None = None
     dropped: int | None = None
+    """How many messages *summary* stands for."""
     summary: str | None = None
     fallback: bool = False
+    """No summary was to be had: *summary* is a note that says so."""
+    aged: int | None = None
+    """How many old tool results became stubs."""
+    error: str | None = None
+    """Why requests for a summary failed, where some did."""
     round: int | None = None
 
 

@@ -103,6 +103,9 @@ RATE_WORDS: Final = (
     "please wait",
 )
 
+# No window is smaller; most numbers in a message that are no sizes are.
+_LEAST_SIZE: Final = 256
+
 _CODE_KEYS: Final = ("code", "type", "status")
 # A body is cut to a readable size and may be no whole JSON any more. What it quotes of our own
 # request is a text in it, its quotes escaped: never found by this.
@@ -126,6 +129,35 @@ def overflow_wording(error: BackendError, wordings: Sequence[Wording] = WORDINGS
         return None
     fitting = (wording for wording in wordings if error.status is None or error.status in wording.statuses)
     return next((wording for wording in fitting if wording.words in text), None)
+
+
+@attrs.frozen
+class ToldSizes:
+    """What a refusal says of the request and of the window, in the server's own tokens."""
+
+    request: int
+    window: int
+
+    @property
+    def share(self) -> float:
+        """How much of the request the window can take; below 1."""
+        return self.window / self.request
+
+
+def told_sizes(error: BackendError) -> ToldSizes | None:
+    """Return the two sizes that a refusal names; `None` when it does not name just two.
+
+    Of two different numbers the smaller one is the window, else there was nothing to refuse.
+    Small numbers are statuses, places and retries. llama.cpp has fields for both.
+    """
+    body = str(error.body or "")
+    named = [re.search(rf'"{field}"\s*:\s*(\d+)', body) for field in ("n_prompt_tokens", "n_ctx")]
+    if all(named):
+        numbers = {int(found[1]) for found in named if found}
+    else:
+        numbers = {int(digits.replace(",", "")) for digits in re.findall(r"\d[\d,]*", error.message)}
+    numbers = {number for number in numbers if number >= _LEAST_SIZE}
+    return ToldSizes(max(numbers), min(numbers)) if len(numbers) == 2 else None
 
 
 def _codes(body: Any) -> Iterator[str]:

@@ -72,6 +72,23 @@ class Backend(Protocol):
         ...
 
 
+def model_name(backend: Backend) -> str:
+    """Return what a backend calls its model; `unknown` for one that will not say."""
+    try:
+        return str(backend.model)
+    except Exception:  # a shield: a name is worth no run
+        return "unknown"
+
+
+def completion_cap(backend: Backend) -> int | None:
+    """Return a backend's cap on one completion, if it states one."""
+    try:
+        cap = backend.max_tokens
+    except Exception:  # a shield, as above
+        return None
+    return cap if isinstance(cap, int) else None
+
+
 @runtime_checkable
 class CancellableStream(Protocol):
     """A stream that can be woken: what `Backend.stream` may return instead of a plain iterable."""
@@ -132,7 +149,8 @@ class TokenCounter(Protocol):
     """How large a conversation is, in tokens.
 
     Contract: must not block and must not raise; a count is an int, 0 or more. Called on the
-    run's worker, and on the thread of a compaction while the worker waits for it.
+    run's worker, and on the thread of a compaction while the worker waits for it. A counter
+    that derives from this one learns nothing, unless it says how.
     """
 
     def count_messages(self, messages: Sequence[Message]) -> int:
@@ -166,11 +184,11 @@ class TokenCounter(Protocol):
         backend: str | None = None,
     ) -> None:
         """Learn from a billed request: *message_count* messages with *prefix_digest* cost *prompt_tokens*."""
-        ...
+        return  # a body, and no abstract method: a counter need not learn
 
     def invalidate(self) -> None:
         """Forget what was learned: the model, the tools or the context have changed."""
-        ...
+        return
 
 
 class Transcript(Protocol):
@@ -258,6 +276,8 @@ class Compaction:
     """Applied before the fold; indices of the input."""
     billed: tuple[tuple[str, Usage], ...] = ()
     """Every request that was made for a summary: the model, and what it reported."""
+    problems: tuple[str, ...] = ()
+    """Why requests for a summary gave none, a sentence each, in order."""
 
 
 class Compactor(Protocol):
@@ -307,7 +327,7 @@ class Stored:
 
 
 class ArtifactStore(Protocol):
-    """Keeps what is too large for a conversation. Written to by the run's worker only."""
+    """Keeps what is too large for a conversation. Called on a thread that can be abandoned, one write at a time."""
 
     def write(self, name: str, text: str) -> Stored:
         """Keep *text*, whole, under a file name made from *name*.

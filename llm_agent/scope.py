@@ -55,6 +55,11 @@ class Scope:
         self.usage = delta.usage or self.usage
         self.model = delta.model or self.model
 
+    def uses_up(self, cap: int | None) -> bool:
+        """Whether the completion took all that its *cap* allows: it is cut, whatever it says of its end."""
+        used = self.usage.completion_tokens
+        return cap is not None and used is not None and used >= cap
+
     def close(self) -> None:
         """The stream is over: what was held back stands alone."""
         if self._held:
@@ -86,8 +91,8 @@ def _check(delta: Delta) -> None:
     if delta.usage is not None:
         for name in _USAGE_NUMBERS:
             value = getattr(delta.usage, name)
-            is_number = value is None or (isinstance(value, int | float) and math.isfinite(value))
-            _need(f"usage.{name}", is_number, "a number or None", delta)
+            is_number = value is None or (isinstance(value, int | float) and math.isfinite(value) and value >= 0)
+            _need(f"usage.{name}", is_number, "a number of 0 or more, or None", delta)
 
 
 _USAGE_NUMBERS: Final = ("prompt_tokens", "completion_tokens", "total_tokens", "cached_prompt_tokens", "cost")

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any, Literal
 
 import attrs
@@ -94,6 +95,11 @@ class Call:
                 self._sleep(left)
         finally:
             forget()
+
+    def linger(self, seconds: float) -> CallEnd:
+        """Wait a moment longer for a call that was given up: most need but that to come back."""
+        patience = monotonic() + seconds
+        return self.wait(CancelToken(), lambda: patience - monotonic())
 
     def _sleep(self, seconds: float | None) -> None:
         try:

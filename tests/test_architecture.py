@@ -34,6 +34,7 @@ PUBLIC_NAMES = set(llm_agent.__all__) - {room for rooms in FLOORS.values() for r
 LOOP_PAIRS = {
     ("roundtrip", "attempt"),
     ("roundtrip", "window"),
+    ("window", "compacting"),
     ("dispatch", "settle"),
     ("dispatch", "live_call"),
     ("settle", "observation"),

@@ -68,6 +68,10 @@ class _Page:
                 self._row(clock, "dispatched", f"{tool} {shown_arguments(payload.get('arguments'))}", "dim")
             case "tool-settled":
                 self._settled(clock, payload)
+            case "compaction":
+                self._compaction(clock, payload)
+            case "elision":
+                self._row(clock, "aged", f"{len(payload.get('items') or ())} old results became stubs", "dim")
             case kind:
                 self._row(clock, str(kind), str(dict(payload)) if payload else "", "dim")
 
@@ -77,6 +81,11 @@ class _Page:
         self._row(clock, message.role, message.text, "dim" if message.role == "tool" else style)
         for request in message.tool_calls:
             self._row("", "", f"-> {request.name} {shown_arguments(request.arguments)}", "cyan")
+
+    def _compaction(self, clock: str, payload: Mapping[str, Any]) -> None:
+        sizes = f"{payload.get('tokens-before', '?')} -> {payload.get('tokens-after', '?')} tokens"
+        how = "dropped without a summary" if payload.get("fallback") else "summarised"
+        self._row(clock, "compaction", f"{sizes}, earlier turns {how}:\n{payload.get('summary', '')}", "yellow")
 
     def _settled(self, clock: str, payload: Mapping[str, Any]) -> None:
         outcome = str(payload.get("outcome"))

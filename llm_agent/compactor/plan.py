@@ -43,14 +43,14 @@ def plan_for(messages: Sequence[Message], keep_recent: int) -> Plan:
         keep_recent: how many at the end stay as they are, 0 or more. It becomes more where the
             window would open on a tool's result, or directly behind the newest request.
 
-    Kept are: the newest request, a leading system message (losing the instructions is no
-    compaction), and every turn whose calls or results are sticky, whole.
+    Kept are: the newest request, and the one its run began with, where that is a steer; a
+    leading system message (losing the instructions is no compaction); and every turn whose
+    calls or results are sticky, whole.
     """
-    newest = newest_request(messages)
+    requests = {newest_request(messages), opening_request(messages)}
     cut = cut_for(messages, keep_recent)
     staying = {index for group in _groups(messages, cut) if _any_sticky(messages, group) for index in group}
-    if newest is not None and newest <= cut:
-        staying.add(newest)
+    staying |= {request for request in requests if request is not None and request <= cut}
     if cut >= 0 and messages[0].role == "system":
         staying.add(0)
     loose = [index for index in range(cut + 1) if not messages[index].is_sticky]
@@ -75,6 +75,19 @@ def newest_request(messages: Sequence[Message]) -> int | None:
     """Return the index of the last thing a user said; summaries are nobody's words."""
     for index in range(len(messages) - 1, -1, -1):
         if _is_request(messages[index]):
+            return index
+    return None
+
+
+def opening_request(messages: Sequence[Message]) -> int | None:
+    """Return the index of the last request that was not made while work was going on.
+
+    What stands behind results, or behind another request, was said into a run: a steer.
+    """
+    for index in range(len(messages) - 1, -1, -1):
+        before = messages[index - 1] if index else None
+        is_steer = before is not None and (before.role == "tool" or _is_request(before))
+        if _is_request(messages[index]) and not is_steer:
             return index
     return None
 

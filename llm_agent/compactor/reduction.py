@@ -17,7 +17,7 @@ from llm_agent import notices
 from llm_agent.compactor.aging import Observations
 from llm_agent.compactor.options import Settings
 from llm_agent.compactor.plan import Plan, plan_for, sparing_summaries, trim_points
-from llm_agent.compactor.rendering import rendered
+from llm_agent.compactor.rendering import condensed, rendered
 from llm_agent.compactor.summary import Summarising
 from llm_agent.folding import folded, with_stubs
 from llm_agent.messages import Message, Usage
@@ -114,6 +114,7 @@ class Reduction:
         self._counter = counter
         self._stubs: dict[int, str] = {}
         self._billed: list[tuple[str, Usage]] = []
+        self._problems: list[str] = []
         self.tokens_before: int | None = None
         """Of the input, as the counter knows it: a bill perhaps, with more in it than the messages."""
 
@@ -174,8 +175,13 @@ class Reduction:
 
     def _summarised(self, folds: Folds, most: int) -> Fold | None:
         """Return the conversation with a summary of at most *most* tokens in all; `None` for none."""
-        transcript = rendered(folds.middle(), self._settings.tool_result_cap)
-        asking = Summarising(self._settings.terms, transcript, self._cancelled)
+        middle, cap = folds.middle(), self._settings.tool_result_cap
+        asking = Summarising(
+            self._settings.terms,
+            rendered(middle, cap),
+            lambda share: condensed(middle, cap, share),
+            self._cancelled,
+        )
         try:
             notes = asking.first()
             if notes is None:
@@ -185,10 +191,14 @@ class Reduction:
                 # Whatever passes now is smaller than the first one, which did not.
                 tighter = asking.tighter(notes)
                 fold = None if tighter is None else folds.with_notes(tighter.text)
-            return fold if fold is not None and fold.size <= most else None
+            if fold is not None and fold.size <= most:
+                return fold
+            self._problems.append("the summary leaves the conversation too large")
+            return None
         finally:
             asking.close()
             self._billed += asking.billed
+            self._problems = [*asking.problems, *self._problems]
 
     # -- what comes back ----------------------------------------------------------------------
 
@@ -212,6 +222,7 @@ class Reduction:
             tokens_after=tokens,
             exhausted=is_exhausted,
             billed=tuple(self._billed),
+            problems=tuple(self._problems),
         )
 
     def _elided(self, messages: list[Message], size: int) -> Compaction:
@@ -236,6 +247,7 @@ class Reduction:
             exhausted=is_exhausted,
             elisions=self._elisions(),
             billed=tuple(self._billed),
+            problems=tuple(self._problems),
         )
 
     def _elisions(self) -> tuple[Elision, ...]:

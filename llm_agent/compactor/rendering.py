@@ -7,24 +7,39 @@ first, so that their facts reach the next notes. Nothing in it can close the wra
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from llm_agent import codec, notices
 from llm_agent.compactor.plan import is_summary
 from llm_agent.messages import Message, ToolRequest
 
+_LEAST_CAP: Final = 50
 EARLIER_NOTES: Final = "earlier notes"
 # Read leniently, as a model does: spaces and case do not make it another tag.
 _CLOSING_TAG: Final = re.compile(r"<(?=\s*/\s*transcript)", re.IGNORECASE)
 
 
-def rendered(messages: Iterable[Message], cap: int) -> str:
+def condensed(messages: Sequence[Message], cap: int, share: float) -> str:
+    """Return the same with what each message says cut, evenly, to about *share* of the whole.
+
+    For a summariser that cannot take it all: a little of everything tells more than some of it.
+    """
+    most = len(rendered(messages, cap)) * share
+    text = rendered(messages, cap, is_body_capped=True)
+    while len(text) > most and cap > _LEAST_CAP:
+        cap //= 2
+        text = rendered(messages, cap, is_body_capped=True)
+    return text
+
+
+def rendered(messages: Iterable[Message], cap: int, *, is_body_capped: bool = False) -> str:
     """Return *messages* as one text in a `<transcript>`.
 
     Args:
         messages: in their order.
         cap: characters of one tool result, and of one call's arguments, that are shown.
+        is_body_capped: whether it holds for everything that is said.
     """
     notes: list[str] = []
     turns: list[str] = []
@@ -32,14 +47,14 @@ def rendered(messages: Iterable[Message], cap: int) -> str:
         if is_summary(message):
             notes.append(f"[{EARLIER_NOTES}]\n{message.text.removeprefix(notices.SUMMARY_HEADER).strip()}")
         else:
-            turns.append(_turn(message, cap))
+            turns.append(_turn(message, cap, is_body_capped))
     material = _CLOSING_TAG.sub("&lt;", "\n\n".join([*notes, *turns]))
     return f"<transcript>\n{material}\n</transcript>"
 
 
-def _turn(message: Message, cap: int) -> str:
+def _turn(message: Message, cap: int, is_body_capped: bool) -> str:
     body = _body(message)
-    if message.role == "tool":
+    if message.role == "tool" or is_body_capped:
         body = _capped(body, cap, notices.TRUNCATED_OUTPUT)
     lines = [f"[{message.role}]", body, *(_call(call, cap) for call in message.tool_calls)]
     return "\n".join(line for line in lines if line)

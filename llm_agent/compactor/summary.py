@@ -1,26 +1,33 @@
 """Asking the summarisers, one after the other, until one has written notes.
 
-The law: no bytes are sent again that cannot do better. What is too large for a summariser, or
-came back cut, is never repeated to it; what a wait may cure is, as the chain of a run would.
+The law: no bytes are sent again that cannot do better. What is too large for a summariser goes
+to the next, and to the last one once more, shorter; what came back cut is not repeated; what a
+wait may cure is, as the chain of a run would.
 A request carries no tools. Whether notes are good enough is not known here.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import attrs
 
 from llm_agent import notices
 from llm_agent.errors import BackendError
 from llm_agent.messages import Message, Usage
-from llm_agent.overflow import says_overflow
-from llm_agent.ports import Backend
+from llm_agent.overflow import says_overflow, told_sizes
+from llm_agent.ports import Backend, completion_cap
 from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, RetryPolicy, classify_error
 from llm_agent.scope import Scope
 from llm_agent.slot import Slot
 from llm_agent.streaming import Clocks, read_completion
+
+# What of a transcript a summariser gets that could not take all of it: half where it does not
+# say how much it can take, else that, with room for its notes.
+UNTOLD_SHARE: Final = 0.5
+TOLD_SHARE: Final = 0.7
 
 
 @attrs.frozen(kw_only=True)
@@ -48,13 +55,25 @@ class Summarising:
     One owner; `close` it. A cancel ends whatever is being waited for, at once.
     """
 
-    def __init__(self, terms: Terms, transcript: str, cancelled: threading.Event) -> None:
+    def __init__(
+        self, terms: Terms, transcript: str, condense: Callable[[float], str], cancelled: threading.Event
+    ) -> None:
+        """Begin; nothing is asked yet.
+
+        Args:
+            transcript: what the summarisers read.
+            condense: the same again, cut to a share of itself, for one that cannot take it.
+        """
         self._terms = terms
         self._transcript = transcript
+        self._condense = condense
         self._cancelled = cancelled
+        self._is_condensed = False
         self._slot = Slot("llm-agent-summary")
         self.billed: list[tuple[str, Usage]] = []
         """Every request, in order: the model, and what it reported."""
+        self.problems: list[str] = []
+        """Why a request gave no notes, or notes of no use; a sentence each."""
 
     def close(self) -> None:
         """Let the thread go that the summarisers were called on; one that hangs is left behind."""
@@ -71,7 +90,10 @@ class Summarising:
 
     def tighter(self, before: Notes) -> Notes | None:
         """Ask the author of *before* once more, to be shorter; `None` when that fails or is cut again."""
-        answer = self._ask(before.author, f"{notices.SUMMARY_INSTRUCTION}\n{notices.SUMMARY_TIGHTER}")
+        instruction = f"{notices.SUMMARY_INSTRUCTION}\n{notices.SUMMARY_TIGHTER}"
+        answer = self._ask(before.author, instruction)
+        if isinstance(answer, BackendError) and answer.error_class == "connection" and not self._cancelled.is_set():
+            answer = self._ask(before.author, instruction)  # nothing has been read yet
         return answer if isinstance(answer, Notes) and not answer.is_cut else None
 
     def _persist(self, backend: Backend, *, is_last: bool) -> Notes | None:
@@ -80,10 +102,23 @@ class Summarising:
             answer = self._ask(backend, notices.SUMMARY_INSTRUCTION)
             if isinstance(answer, Notes):
                 return answer
+            if says_overflow(answer) and is_last and self._shrinks(answer):
+                continue
             attempts += 1
             backoff = self._backoff(backend, answer, attempts, is_last=is_last)
             if backoff is None or self._cancelled.wait(backoff):
                 return None
+
+    def _shrinks(self, error: BackendError) -> bool:
+        """Cut the transcript to what the last summariser can take, once; whether that is worth a request."""
+        if self._is_condensed:
+            return False
+        self._is_condensed = True
+        sizes = told_sizes(error)
+        shorter = self._condense(UNTOLD_SHARE if sizes is None else sizes.share * TOLD_SHARE)
+        gains = len(shorter) < len(self._transcript)
+        self._transcript = shorter
+        return gains
 
     def _backoff(self, backend: Backend, error: BackendError, attempts: int, *, is_last: bool) -> float | None:
         """Return the seconds until *backend* is asked again; `None` when it is not."""
@@ -109,16 +144,21 @@ class Summarising:
             clocks=self._terms.clocks,
             cancelled=self._cancelled,
         )
-        self.billed.append((str(_told(backend, "model") or "unknown"), scope.usage))
+        model = str(_told(backend, "model") or "unknown")
+        self.billed.append((model, scope.usage))
         if self._cancelled.is_set():
             return BackendError("nobody wants the summary any more")
-        return _judged(backend, scope, error)
+        answer = _judged(backend, scope, error)
+        if isinstance(answer, BackendError):
+            self.problems.append(f"{model}: {answer.message}")
+        elif answer.is_cut:
+            self.problems.append(f"{model}: the summary was cut at its cap")
+        return answer
 
 
 def _judged(backend: Backend, scope: Scope, error: BackendError | None) -> Notes | BackendError:
-    cap, used = _told(backend, "max_tokens"), scope.usage.completion_tokens
-    is_clipped = error is None and isinstance(cap, int) and used is not None and used >= cap
-    if is_clipped or scope.finish_reason == "length":
+    is_used_up = error is None and scope.uses_up(completion_cap(backend))
+    if is_used_up or scope.finish_reason == "length":
         return Notes(scope.text, backend, is_cut=True)
     if error is not None:
         return error

@@ -13,9 +13,9 @@ import attrs
 from llm_agent.budget import exceeds_window
 from llm_agent.errors import BackendError
 from llm_agent.events import AttemptStarted, AttemptSucceeded
-from llm_agent.loop.config import completion_cap, model_name
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Reply, Usage
+from llm_agent.ports import completion_cap, model_name
 from llm_agent.scope import Scope
 from llm_agent.streaming import Clocks, read_completion
 
@@ -70,6 +70,7 @@ class Attempt:
         if failure is not None:
             return failure
         self._announce_success((monotonic() - started) * 1000.0)
+        state.warn_of_blind_caps(self._model, self._scope.usage)
         return self._scope.reply()
 
     def _stream(self) -> BackendError | None:
@@ -107,11 +108,9 @@ class Attempt:
             words = f"{error.message}; {_truncation(cap)}"
             named = BackendError(words, error.error_class, error.status, error.retry_after, error.body)
             return self._failed(named, cut="completion")
-        used = scope.usage.completion_tokens
-        is_clipped = cap is not None and used is not None and used >= cap
-        if scope.finish_reason == "length" or is_clipped:
+        if scope.finish_reason == "length" or scope.uses_up(cap):
             if scope.finish_reason != "length":
-                self._log_clip(cap, used)
+                self._log_clip(cap, scope.usage.completion_tokens)
             return self._failed(BackendError(_truncation(cap), "response"), cut="completion")
         window = self._state.config.declared_window_of(self._backend_index)
         if window is not None and exceeds_window(window, scope.usage):

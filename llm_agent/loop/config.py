@@ -8,21 +8,34 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 import attrs
 
 from llm_agent.bill import Price
-from llm_agent.budget import ModelProfile, RequestBudget, Window
+from llm_agent.budget import DEFAULT_OBSERVATION_SIZE, ModelProfile, RequestBudget, Window
 from llm_agent.call_context import Asker
 from llm_agent.errors import ConfigError
 from llm_agent.events import Disposition
 from llm_agent.limits import Limits
 from llm_agent.messages import Message
 from llm_agent.patterns import checked_patterns, matches
-from llm_agent.ports import ArtifactStore, Backend, Compactor, TokenCounter, ToolProvider, Transcript
+from llm_agent.ports import (
+    ArtifactStore,
+    Backend,
+    Compactor,
+    TokenCounter,
+    ToolProvider,
+    Transcript,
+    completion_cap,
+    model_name,
+)
 from llm_agent.retry import RetryPolicy
 from llm_agent.tool_operation import IDEMPOTENCIES, Idempotency
+
+# Of a window's tokens, about how many characters one takes; and what of a result is always told.
+CHARS_PER_TOKEN: Final = 4
+LEAST_OBSERVATION_SIZE: Final = 1_000
 
 Classify = Callable[[str, int | None], Disposition]
 SteerSource = Callable[[], Any]
@@ -59,8 +72,18 @@ class LoopConfig:
 
     @property
     def observation_limit(self) -> int | None:
-        """Characters of a tool result that the conversation takes in full; `None` for all."""
-        return None if self.budget is None else self.budget.max_observation_size
+        """Characters of a tool result that the conversation takes in full; `None` for all.
+
+        Without a word from the caller, at most a tenth of the smallest window: of results that
+        fill it, no compaction could keep the newest.
+        """
+        if self.budget is None:
+            return None if self.artifact_store is None else DEFAULT_OBSERVATION_SIZE
+        size = self.budget.max_observation_size
+        windows = [window.size for window in map(self.window_of, range(len(self.backends))) if window is not None]
+        if size != DEFAULT_OBSERVATION_SIZE or not windows:
+            return size
+        return min(size, max(LEAST_OBSERVATION_SIZE, min(windows) * CHARS_PER_TOKEN // 10))
 
     def window_of(self, index: int) -> Window | None:
         """The window of a backend of the chain; `None` where nothing declares one."""
@@ -98,23 +121,6 @@ class LoopConfig:
             return cast("Idempotency", said) if said in IDEMPOTENCIES else "unknown"
         except Exception:  # a shield: a label for a repair is worth no run
             return "unknown"
-
-
-def model_name(backend: Backend) -> str:
-    """Return what a backend calls its model; `unknown` for one that will not say."""
-    try:
-        return str(backend.model)
-    except Exception:  # a shield: a name is worth no run
-        return "unknown"
-
-
-def completion_cap(backend: Backend) -> int | None:
-    """Return a backend's cap on one completion, if it states one."""
-    try:
-        cap = backend.max_tokens
-    except Exception:  # a shield, as above
-        return None
-    return cap if isinstance(cap, int) else None
 
 
 # -- the checks, one option each ---------------------------------------------------------
@@ -157,7 +163,7 @@ def checked_session(session: Any, *, has_provider: bool, compactor: Compactor | 
 
 
 def checked_counter(counter: Any) -> TokenCounter:
-    for method in ("count_messages", "count_request", "record_usage", "invalidate"):
+    for method in ("count_messages", "count_text", "count_request", "record_usage", "invalidate"):
         if isinstance(counter, type) or not callable(getattr(counter, method, None)):
             raise ConfigError(f"Loop: counter must have {method}(), got {_kind(counter)}")
     return cast("TokenCounter", counter)
@@ -201,7 +207,8 @@ def checked_budget(
     if folds_at is not None and profile is not None and folds_at > profile.context_window:
         raise ConfigError(
             f"Loop: the compactor's context_budget is {folds_at}, above the window of the first backend, "
-            f"{profile.context_window}; a conversation would outgrow it before it is compacted"
+            f"{profile.context_window}; a conversation would outgrow it before it is compacted: lower the "
+            "compactor's, or put a backend with a larger window first"
         )
     return request_budget
 

@@ -19,7 +19,6 @@ from llm_agent.budget import RequestBudget
 from llm_agent.call_context import Asker, leave_call
 from llm_agent.codec import error_text, text_of
 from llm_agent.errors import AgentError, ConfigError, RunInProgress, TranscriptError, UnansweredCalls
-from llm_agent.events import RoundStarted
 from llm_agent.limits import Limits
 from llm_agent.loop import config as options
 from llm_agent.loop import dispatch, grants, hooks, intake, refusal, window, wiring
@@ -116,6 +115,7 @@ class Loop:
         wired = wiring.wired_provider(tools, provider)
         chain = options.checked_backends(backends)
         folds = options.checked_compactor(compactor)
+        budget = options.checked_budget(context_budget, request_budget, folds, chain)
         exempt = checked_patterns("Loop: identical_call_exempt", identical_call_exempt)
         self._config = options.LoopConfig(
             backends=chain,
@@ -124,9 +124,9 @@ class Loop:
             session=options.checked_session(session, has_provider=wired is not None, compactor=folds),
             system_prompt=wiring.wired_prompt(system_prompt),
             compactor=folds,
-            budget=options.checked_budget(context_budget, request_budget, folds, chain),
+            budget=budget,
             prices=checked_prices(prices),
-            artifact_store=wiring.default_store(session)
+            artifact_store=wiring.default_store(session, budget)
             if artifact_store is None
             else options.checked_store(artifact_store),
             limits=Limits(
@@ -323,7 +323,7 @@ class Loop:
             state.check_bill()  # money, tokens, time: what the run may cost
             tokens = window.make_room(state)  # compact before it is needed
             state.check_cancel("compaction")
-            state.emit(RoundStarted(round=round_no, tokens=tokens))
+            state.begin_round(tokens)
 
             reply = round_trip(state)  # attempts, retries, fallback
 
@@ -427,7 +427,7 @@ def _outcome(state: RunState, ending: Ending) -> Outcome:
     facts: dict[str, Any] = {
         # Nothing is in the conversation of a run whose messages were refused.
         "messages": tuple(state.conversation.messages) or state.given,
-        "rounds": state.round_no,
+        "rounds": state.rounds_begun,
         "spent": state.spent(),
         "unknown": state.unknown_operations(),
         "undelivered": state.core.refuse_steers(),

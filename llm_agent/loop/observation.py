@@ -7,8 +7,8 @@ and nobody cuts again; so a run that is resumed needs no file but its transcript
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import attrs
 
@@ -17,7 +17,11 @@ from llm_agent.codec import clean_text, error_text
 from llm_agent.excerpt import excerpt
 from llm_agent.loop.state import RunState
 from llm_agent.ports import ArtifactStore, Stored
+from llm_agent.slot import Answered, CallEnd, GaveUp, Raised
 from llm_agent.tool_operation import ToolOperation
+
+# How long a cancelled run waits for a result to be stored, in seconds.
+STORE_GRACE: Final = 0.2
 
 
 @attrs.frozen
@@ -50,22 +54,33 @@ def _store(state: RunState, op: ToolOperation, text: str) -> Stored | None:
     store: ArtifactStore | None = state.config.artifact_store
     if store is None:
         return None
-    try:
-        stored = store.write(op.op_id, text)
-        if not isinstance(stored, Stored):
-            raise TypeError(f"write() must return a Stored, got {type(stored).__name__}")
-        return stored
-    except Exception as error:  # a shield: the call has happened, and its answer counts, stored or not
-        state.log(
-            "warning",
-            {
-                "message": "a large tool result could not be kept; the conversation has an excerpt of it",
-                "tool": op.tool,
-                "call-id": op.call_id,
-                "error": error_text(error),
-            },
-        )
-        return None
+    end = _written(state, lambda: store.write(op.op_id, text))
+    match end:
+        case Answered(Stored() as stored):
+            return stored
+        case Answered(strange):
+            problem = f"write() must return a Stored, got {type(strange).__name__}"
+        case Raised(error):
+            problem = error_text(error)
+        case GaveUp():
+            problem = "it was not written when the run had been cancelled"
+    state.log(
+        "warning",
+        {
+            "message": "a large tool result could not be kept; the conversation has an excerpt of it",
+            "tool": op.tool,
+            "call-id": op.call_id,
+            "error": problem,
+        },
+    )
+    return None
+
+
+def _written(state: RunState, write: Callable[[], Stored]) -> CallEnd:
+    """Write where it can be given up: a store may hang. The call has happened, and its answer counts, stored or not."""
+    call = state.slot.start(write)
+    end = call.wait(state.core.cancel, lambda: None)
+    return call.linger(STORE_GRACE) if isinstance(end, GaveUp) else end
 
 
 def _not_stored(text: str, facts: Mapping[str, int]) -> str:

@@ -16,11 +16,11 @@ from llm_agent.errors import BackendError
 from llm_agent.events import DISPOSITIONS, AttemptFailed, AttemptRecord, Disposition
 from llm_agent.loop import window
 from llm_agent.loop.attempt import Attempt, AttemptFailure
-from llm_agent.loop.config import model_name
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Reply
 from llm_agent.outcome import Failed, RunStopped
 from llm_agent.overflow import says_overflow
+from llm_agent.ports import model_name
 from llm_agent.retry import DEFAULT_RETRY_AFTER_CAP, Decision, classify_error
 
 
@@ -98,11 +98,13 @@ class _Chain:
 
     def _skip(self, index: int, misfit: Misfit) -> None:
         """Note a backend that was not asked: no attempt began, no retry is spent."""
-        error = f"[backend {index}] {misfit}"
+        refusal = window.unsent(self._state, index, misfit)
         model = model_name(self._state.config.backends[index])
-        self._errors.append(error)
-        self._refusals.append(window.unsent(self._state, index, misfit))
-        self._state.failures.append(AttemptRecord(backend_index=index, model=model, error=error, disposition="advance"))
+        self._errors.append(refusal.problem)
+        self._refusals.append(refusal)
+        self._state.failures.append(
+            AttemptRecord(backend_index=index, model=model, error=refusal.problem, disposition="advance")
+        )
         self._log_size("info", index, str(misfit), misfit.needed, misfit.window.size)
 
     def _log_size(self, level: str, index: int, message: str, needed: int, size: int) -> None:
@@ -137,9 +139,8 @@ class _Chain:
         return None
 
     def _decide(self, index: int, attempts_here: int, failure: AttemptFailure) -> Decision:
-        if self._will_not_fit(index, failure):
-            is_refused = failure.cut is None
-            refusal = window.sent(self._state, index, failure.usage, failure.error.message, is_refused=is_refused)
+        refusal = self._size_refusal(index, failure)
+        if refusal is not None:
             self._refusals.append(refusal)
             return Decision("advance")
         if failure.cut:
@@ -154,20 +155,20 @@ class _Chain:
             retry_after_cap=getattr(config.backends[index], "retry_after_cap", DEFAULT_RETRY_AFTER_CAP),
         )
 
-    def _will_not_fit(self, index: int, failure: AttemptFailure) -> bool:
-        """Whether this backend would refuse, or cut, the same request again because of its size."""
-        if failure.cut != "completion":
-            return failure.cut == "prompt" or says_overflow(failure.error)
+    def _size_refusal(self, index: int, failure: AttemptFailure) -> window.Refusal | None:
+        """Return what there is to say where this backend would refuse, or cut, the same request again for its size."""
         size = self._state.config.window_of(index)
+        if failure.cut is None:
+            return window.refused(self._state, index, failure.error) if says_overflow(failure.error) else None
         if size is None:
-            return False
-        counted = window.counted(self._state, index)
-        if not is_window_cut(size, counted, failure.usage):
-            return False
-        self._log_size(
-            "warning", index, "the completion was cut at the end of the window", counted + size.margin, size.size
-        )
-        return True
+            return None
+        if failure.cut == "completion":
+            counted = window.counted(self._state, index)
+            if not is_window_cut(size, counted, failure.usage):
+                return None
+            words = "the completion was cut at the end of the window"
+            self._log_size("warning", index, words, counted + size.margin, size.size)
+        return window.cut(self._state, index, size, failure.usage, failure.error.message)
 
     def _classified(self, error: BackendError) -> Disposition:
         """Ask the loop's `classify`; a verdict that is none falls back to the engine's own."""

@@ -24,6 +24,7 @@ from llm_agent.events import (
     DiscardReason,
     Event,
     Log,
+    RoundStarted,
     RunStarted,
     Stage,
     TurnCommitted,
@@ -31,10 +32,10 @@ from llm_agent.events import (
 )
 from llm_agent.folding import folded, with_stubs
 from llm_agent.limits import Tally
-from llm_agent.loop.config import LoopConfig, model_name
-from llm_agent.messages import Message, PrefixDigest, Reply
+from llm_agent.loop.config import LoopConfig
+from llm_agent.messages import Message, PrefixDigest, Reply, Usage
 from llm_agent.outcome import Cancelled, Failed, RunStopped, Spent, UnknownOperation
-from llm_agent.ports import Compaction, TokenCounter, ToolDeclaration, Transcript
+from llm_agent.ports import Compaction, TokenCounter, ToolDeclaration, Transcript, model_name
 from llm_agent.run_context import RunContext, placed
 from llm_agent.run_core import RunCore
 from llm_agent.slot import Slot
@@ -75,13 +76,25 @@ class Conversation:
         return message_id
 
     def shorten(self, compaction: Compaction) -> None:
-        """Become what a compactor made of this conversation: in the transcript first, then in memory."""
-        if self._session is not None:
-            _write_compaction(self._session, len(self.messages), compaction)
-        stubs = {elision.index: elision.stub for elision in compaction.elisions}
-        messages = with_stubs(self.messages, stubs)
+        """Become what a compactor made of this conversation: each line in the transcript first, then in memory."""
+        if compaction.elisions:
+            self._elide({elision.index: elision.stub for elision in compaction.elisions})
         if compaction.dropped:
-            messages = folded(messages, compaction.summary, compaction.cut_index, compaction.kept)
+            self._fold(compaction)
+
+    def _elide(self, stubs: dict[int, str]) -> None:
+        session: Any = self._session
+        if session is not None:
+            ids = _ids_of(session, len(self.messages))
+            session.append_elision([{"id": ids[index], "stub": stub} for index, stub in stubs.items()])
+        self._become(with_stubs(self.messages, stubs))
+
+    def _fold(self, compaction: Compaction) -> None:
+        if self._session is not None:
+            _write_fold(self._session, _ids_of(self._session, len(self.messages)), compaction)
+        self._become(folded(self.messages, compaction.summary, compaction.cut_index, compaction.kept))
+
+    def _become(self, messages: list[Message]) -> None:
         self.messages = messages
         self.wire = WireView.of(messages)
 
@@ -90,24 +103,26 @@ class Conversation:
         self.wire.append(message)
 
 
-def _write_compaction(session: Any, length: int, compaction: Compaction) -> None:
-    ids = session.message_ids
+def _ids_of(session: Any, length: int) -> Sequence[str]:
+    """Return the ids of the lines that the run's messages came from."""
+    ids: Sequence[str] = session.message_ids
     if len(ids) != length:
         raise TranscriptError(
             f"the session holds {len(ids)} messages and the run {length}: somebody else has appended to it"
         )
-    if compaction.elisions:
-        session.append_elision([{"id": ids[elision.index], "stub": elision.stub} for elision in compaction.elisions])
-    if compaction.dropped:
-        kept = [ids[index] for index in compaction.kept]
-        session.append_compaction(
-            compaction.summary,
-            ids[compaction.cut_index],
-            tokens_before=compaction.tokens_before,
-            tokens_after=compaction.tokens_after,
-            fallback=compaction.fallback,
-            **({"kept_ids": kept} if kept else {}),
-        )
+    return ids
+
+
+def _write_fold(session: Any, ids: Sequence[str], compaction: Compaction) -> None:
+    kept = [ids[index] for index in compaction.kept]
+    session.append_compaction(
+        compaction.summary,
+        ids[compaction.cut_index],
+        tokens_before=compaction.tokens_before,
+        tokens_after=compaction.tokens_after,
+        fallback=compaction.fallback,
+        **({"kept_ids": kept} if kept else {}),
+    )
 
 
 def _check_extends(session: Transcript, messages: Sequence[Message]) -> int:
@@ -169,10 +184,15 @@ class RunState:
         self.slot = Slot(f"llm-agent-tools-{core.id[:8]}")
         self.tools: tuple[ToolDeclaration, ...] = ()
         self.round_no = 0
+        self.rounds_begun = 0
         self.is_turn_open = False
         """Whether this round has streamed something that is neither committed nor discarded."""
         self.crowded_at: int | None = None
         """Tokens of a conversation that the last compaction could not bring below its trigger."""
+        self.folded_length: int | None = None
+        """Messages that the last compaction left to be sent, until the next bill has judged it."""
+        self.vain_compactions = 0
+        """How many in a row left more than fits, by the bill that followed."""
         self.tally = Tally()
         self._prefix = PrefixDigest()
         self.bill = Bill(config.prices)
@@ -182,6 +202,7 @@ class RunState:
         self.write_grants: Callable[[], None] = lambda: None
         """Write the provider's grants if they have changed, from the thread of a call. Never raises."""
         self.started = monotonic()
+        self._has_warned = False
         self._shapes = shapes
         self._declared: tuple[tuple[ToolDeclaration, ...], str] | None = None
 
@@ -231,6 +252,11 @@ class RunState:
         self.round_no += 1
         return self.round_no
 
+    def begin_round(self, tokens: int | None) -> None:
+        """Announce the round: from here on it counts."""
+        self.rounds_begun = self.round_no
+        self.emit(RoundStarted(round=self.round_no, tokens=tokens))
+
     def commit(self, reply: Reply) -> Turn:
         """Make a reply part of the conversation: transcript, memory, events, in that order."""
         calls = reply.tool_calls if self.tools else ()
@@ -270,9 +296,16 @@ class RunState:
 
     def counter_for(self, index: int) -> TokenCounter:
         """Return the counter of a backend, told when requests have another shape than those it learned from."""
-        counter = self.config.counter_of(index)
-        context = None if self.context is None else self.context.digest
-        shape = (model_name(self.config.backends[index]), self._tools_digest(), context)
+        return self._in_shape(self.config.counter_of(index), model_name(self.config.backends[index]))
+
+    def loop_counter(self) -> TokenCounter:
+        """Return the loop's own counter; what it learned with other declarations or another context is dropped."""
+        counter = self.config.counter
+        learned = self._shapes.get(id(counter))
+        return counter if learned is None else self._in_shape(counter, learned[0])
+
+    def _in_shape(self, counter: TokenCounter, model: str) -> TokenCounter:
+        shape = (model, self._tools_digest(), None if self.context is None else self.context.digest)
         if self._shapes.setdefault(id(counter), shape) != shape:
             counter.invalidate()
             self._shapes[id(counter)] = shape
@@ -297,6 +330,20 @@ class RunState:
         if budget is None:
             return None
         return budget.cap_reached(self.spent(), rounds=self.round_no - 1, calls=self.tally.calls)
+
+    def warn_of_blind_caps(self, model: str, usage: Usage) -> None:
+        """Say once that a cap cannot be reached, because nobody tells what it is about."""
+        budget = self.config.budget
+        if budget is None or self._has_warned:
+            return
+        if budget.max_cost is not None and usage.cost is None and model not in self.config.prices:
+            self._warn_of_cap("max_cost", f"{model} reports no cost, and prices= has none for it")
+        elif budget.max_total_tokens is not None and usage.billed_total is None:
+            self._warn_of_cap("max_total_tokens", f"{model} reports no usage")
+
+    def _warn_of_cap(self, cap: str, why: str) -> None:
+        self._has_warned = True
+        self.log("warning", f"{cap} cannot be reached: {why}")
 
     def spent(self) -> Spent:
         """The bill so far."""

@@ -4,25 +4,32 @@ Three moments, one means. *Scheduled*: at the top of a round the compactor says 
 time. *Preflight*: a request that does not fit a backend's window is not sent there. *Forced*:
 no backend can take the request, so the conversation is made smaller once, and the chain is
 asked once more. The law: nothing is sent of which it is known that it cannot fit. How a
-conversation is made smaller is the compactor's work.
+compactor is run is `compacting`; how a conversation is made smaller is the compactor's work.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Final
 
 import attrs
 
-from llm_agent.budget import Misfit, Window, fixed_part_misfit, truncation_target, weigh
-from llm_agent.codec import error_text
-from llm_agent.events import CompactionDone, CompactionStarted
+from llm_agent.budget import Misfit, RequestSize, Window, fixed_part_misfit, truncation_target, weigh
+from llm_agent.errors import BackendError
+from llm_agent.loop.compacting import compact, gains
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message, Usage
-from llm_agent.outcome import Cancelled, Failed, RunStopped
-from llm_agent.ports import Compaction, Compactor, TokenCounter, ToolDeclaration
-from llm_agent.slot import Answered, GaveUp, Raised
+from llm_agent.outcome import Failed, RunStopped
+from llm_agent.overflow import told_sizes
+from llm_agent.ports import Compactor, TokenCounter, ToolDeclaration
 from llm_agent.wire_view import WireView
+
+MOST_VAIN_COMPACTIONS: Final = 3
+"""In a row, each of them too little by the bill that followed: one more would be paid for in vain, too."""
+
+REFUSED_SHARE: Final = 0.8
+"""Of what a server says it can take; its answer needs room as well."""
 
 
 @attrs.frozen
@@ -57,15 +64,20 @@ def make_room(state: RunState) -> int | None:
         return None
     tokens = _measure(state)
     compactor = state.config.compactor
-    if compactor is None or not compactor.needs_compaction(state.conversation.messages, tokens):
+    if compactor is None:
+        return tokens
+    _judge_last(state, compactor, tokens)
+    if not compactor.needs_compaction(state.conversation.messages, tokens):
         return tokens
     if _is_too_soon(state, compactor, tokens):
         return tokens
     _check_fixed_part(state)
-    compaction = _compact(state, compactor, tokens)
+    compaction = compact(state, compactor, tokens)
+    state.check_cancel("compaction")
     tokens = _measure(state)
-    # Where it fits all the same, that nothing more can be gained is no reason to stop.
-    if compaction.exhausted and tokens > compactor.context_budget:
+    # Where it fits all the same, that nothing more can be gained is no reason to stop; where a
+    # window is declared, that one decides, and before the request is sent.
+    if compaction.exhausted and tokens > compactor.context_budget and state.config.budget.is_synthesised:
         size = weigh(state.config.counter, state.conversation.wire.messages, (), state.context_messages)
         raise _exhausted(state, str(Misfit(size, Window(size=compactor.context_budget, reserve=0, margin=0))))
     is_crowded = compactor.needs_compaction(state.conversation.messages, tokens)
@@ -77,14 +89,42 @@ def _is_too_soon(state: RunState, compactor: Compactor, tokens: int) -> bool:
     """Whether the last compaction left a conversation that was due for the next one, and little has come since.
 
     Its recent part is the large one then, and a summary per round would gain a turn each. The
-    next one waits until half of the room left is used; what does not fit is still never sent.
+    next one waits until half of the room left is used, where little or none is left until an
+    eighth of the budget has come; what does not fit is still never sent.
     """
     crowded_at = state.crowded_at
-    return crowded_at is not None and tokens < crowded_at + (compactor.context_budget - crowded_at) // 2
+    if crowded_at is None:
+        return False
+    room = max(compactor.context_budget - crowded_at, compactor.context_budget // 4)
+    return tokens < crowded_at + room // 2
+
+
+def _judge_last(state: RunState, compactor: Compactor, tokens: int) -> None:
+    """Look once, after the next bill, at what the last compaction has left: its own count was an estimate.
+
+    A bill may be far above it, for declarations or what a server adds by itself.
+    """
+    length, state.folded_length = state.folded_length, None
+    if length is None:
+        return
+    # As texts: counting fewer messages than were billed would make a counter forget the bill.
+    newer = state.conversation.wire.messages[length:]
+    left = tokens - sum(state.config.counter.count_text(message.wire_json.decode()) for message in newer)
+    is_crowded = compactor.needs_compaction(state.conversation.messages, left)
+    state.crowded_at = left if is_crowded else None
+    state.vain_compactions = state.vain_compactions + 1 if left > _most_that_fits(state) else 0
+
+
+def _most_that_fits(state: RunState) -> float:
+    """Return the largest request, in the loop's own tokens, that fits a backend; infinite where that is not known."""
+    config = state.config
+    own = [index for index in range(len(config.backends)) if config.counter_of(index) is config.counter]
+    windows = [config.window_of(index) for index in own]
+    return max((math.inf if window is None else window.usable for window in windows), default=math.inf)
 
 
 def _measure(state: RunState) -> int:
-    return state.config.counter.count_request(state.conversation.wire.messages, (), state.context_messages)
+    return state.loop_counter().count_request(state.conversation.wire.messages, (), state.context_messages)
 
 
 # -- preflight -------------------------------------------------------------------------------
@@ -98,27 +138,45 @@ def misfit(state: RunState, index: int) -> Misfit | None:
         return None
     if window.fits(counted(state, index)):
         return None
-    size = weigh(counter, state.conversation.wire.messages, state.tools, state.context_messages)
-    return Misfit(size, window)
+    return Misfit(_weighed(state, counter), window)
+
+
+def _weighed(state: RunState, counter: TokenCounter) -> RequestSize:
+    return weigh(counter, state.conversation.wire.messages, state.tools, state.context_messages)
 
 
 def unsent(state: RunState, index: int, problem: Misfit) -> Refusal:
     """What the preflight found, for the chain to remember."""
-    return Refusal(problem.size.total, problem.window.usable, state.config.counter_of(index), str(problem))
+    told = f"[backend {index}] {problem}"
+    return Refusal(problem.size.total, problem.window.usable, state.config.counter_of(index), told)
 
 
-def sent(state: RunState, index: int, usage: Usage, problem: str, *, is_refused: bool) -> Refusal:
-    """A backend said, or its bill did, that the request is too large although the count had it fit.
+def refused(state: RunState, index: int, error: BackendError) -> Refusal:
+    """A backend refused the request as too large, although the count had it fit.
 
-    Args:
-        is_refused: it did not even begin to answer.
+    How much too large, its own words may tell; else a declared window does; a budget of the
+    caller's own says nothing of the server's, and then half is what is left to try.
     """
-    size, counter = counted(state, index), state.config.counter_of(index)
-    window = state.config.window_of(index)
-    if window is None:  # nothing is known but that it was too much
-        return Refusal(size, size // 2, counter, problem)
-    target = truncation_target(window, size, usage.prompt_tokens, is_refused=is_refused)
-    return Refusal(size, target, counter, problem)
+    counter, window = state.config.counter_of(index), state.config.declared_window_of(index)
+    size, sizes = _weighed(state, counter), told_sizes(error)
+    told = f"[backend {index}] {error.message}; as counted: "
+    told += f"{size}, and no window is declared" if window is None else Misfit(size, window).calculation
+    if sizes is not None:
+        target = int(size.total * sizes.share * REFUSED_SHARE)
+    elif window is not None:
+        target = truncation_target(window, size.total, is_refused=True)
+    else:
+        target = size.total // 2
+    return Refusal(size.total, target, counter, told)
+
+
+def cut(state: RunState, index: int, window: Window, usage: Usage, problem: str) -> Refusal:
+    """A backend took the request and cut it, or its answer, at the end of its window."""
+    counter = state.config.counter_of(index)
+    size = _weighed(state, counter)
+    target = truncation_target(window, size.total, usage.prompt_tokens)
+    told = f"[backend {index}] {problem}; as counted: {Misfit(size, window).calculation}"
+    return Refusal(size.total, target, counter, told)
 
 
 def counted(state: RunState, index: int) -> int:
@@ -144,19 +202,25 @@ def force_room(state: RunState, refusals: Sequence[Refusal]) -> bool:
     if compactor is None:
         return False
     mildest = max(refusals, key=lambda refusal: refusal.kept_share)
+    if state.vain_compactions >= MOST_VAIN_COMPACTIONS:
+        words = f"the last {state.vain_compactions} compactions each left more than fits, by the bill that followed"
+        raise _exhausted(state, f"{mildest.problem}; {words}: what is sent beside the conversation is too large")
     counter = _RequestCounter(mildest.counter, state.tools, state.context_messages)
     # The smaller conversation can only be estimated, so the aim is put into those units first:
     # between what was billed and what is estimated there may be a factor of three.
     counter.invalidate()
     target = int(counter.count_messages(state.conversation.messages) * mildest.kept_share)
-    return _gains(_compact(state, compactor, mildest.counted, target, counter))
+    compaction = compact(state, compactor, mildest.counted, target, counter)
+    if state.core.cancel.is_set:
+        raise state.discard_cancelled("compaction")
+    return gains(compaction)
 
 
 def exhausted(state: RunState, refusals: Sequence[Refusal]) -> RunStopped:
     """Return the stop for a request that no backend can take, though everything was done."""
     problems = "; ".join(dict.fromkeys(refusal.problem for refusal in refusals))
     done = "" if state.config.compactor is None else "; nothing more of the conversation can be summarised"
-    return _exhausted(state, problems + done)
+    return _exhausted(state, f"no backend can take the request: {problems}{done}")
 
 
 def _exhausted(state: RunState, problem: str) -> RunStopped:
@@ -184,72 +248,8 @@ def _check_fixed_part(state: RunState) -> None:
     raise _exhausted(state, problems[0])
 
 
-# -- the compaction itself -------------------------------------------------------------------
-
-
-def _compact(
-    state: RunState,
-    compactor: Compactor,
-    tokens: int,
-    target: int | None = None,
-    counter: TokenCounter | None = None,
-) -> Compaction:
-    """Run the compactor where it can be given up, and take what it gained."""
-    messages = tuple(state.conversation.messages)
-    state.core.set_stage("compacting", round=state.round_no)
-    state.emit(
-        CompactionStarted(
-            tokens_before=tokens, budget=compactor.context_budget, message_count=len(messages), round=state.round_no
-        )
-    )
-    cancelled = state.core.cancel.event
-    call = state.slot.start(lambda: compactor.compact(messages, cancelled=cancelled, target=target, counter=counter))
-    match call.wait(state.core.cancel, lambda: None):
-        case Answered(Compaction() as compaction):
-            pass
-        case Answered(strange):
-            compaction = _nothing(messages, tokens)
-            state.log("error", f"the compactor must return a Compaction, got {type(strange).__name__}")
-        case Raised(error):
-            compaction = _nothing(messages, tokens)
-            state.log("error", f"the compactor failed: {error_text(error)}")
-        case GaveUp():  # whatever is being summarised, nobody will read it
-            state.bill.note_unknown()
-            _announce(state, _nothing(messages, tokens))
-            raise RunStopped(Cancelled("compaction"))
-    for model, usage in compaction.billed:
-        state.bill.record(model, usage)
-    if _gains(compaction):
-        state.conversation.shorten(compaction)
-    else:
-        compaction = attrs.evolve(compaction, dropped=0, summary="", fallback=False)
-    _announce(state, compaction)
-    return compaction
-
-
-def _gains(compaction: Compaction) -> bool:
-    return bool(compaction.dropped or compaction.elisions) and compaction.tokens_after < compaction.tokens_before
-
-
-def _nothing(messages: tuple[Message, ...], tokens: int) -> Compaction:
-    return Compaction(messages=messages, tokens_before=tokens, tokens_after=tokens)
-
-
-def _announce(state: RunState, compaction: Compaction) -> None:
-    state.emit(
-        CompactionDone(
-            tokens_before=compaction.tokens_before,
-            tokens_after=compaction.tokens_after,
-            dropped=compaction.dropped,
-            summary=compaction.summary or None,
-            fallback=compaction.fallback,
-            round=state.round_no,
-        )
-    )
-
-
 @attrs.frozen
-class _RequestCounter:
+class _RequestCounter(TokenCounter):
     """Counts a conversation as the request it would be: in wire form, with what is sent beside it."""
 
     _counter: TokenCounter
@@ -266,9 +266,6 @@ class _RequestCounter:
         self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], context: Sequence[Message] = ()
     ) -> int:
         return self._counter.count_request(messages, tools, context)
-
-    def record_usage(self, **report: Any) -> None:
-        """A compaction teaches no counter."""
 
     def invalidate(self) -> None:
         self._counter.invalidate()

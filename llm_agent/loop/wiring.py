@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from llm_agent.budget import RequestBudget
 from llm_agent.errors import ConfigError
 from llm_agent.loop.config import checked_counter, checked_provider
 from llm_agent.messages import Message
 from llm_agent.ports import ArtifactStore, Compactor, TokenCounter, ToolProvider, Transcript
 from llm_agent.prompt import assemble
 from llm_agent.token_count import UsageCounter
-from llm_agent.tools.artifacts import ArtifactFolder
 from llm_agent.tools.combine import combine
 
 
@@ -41,10 +41,14 @@ def default_counter(compactor: Compactor | None) -> TokenCounter:
     return UsageCounter() if counter is None else checked_counter(counter)
 
 
-def default_store(session: Transcript | None) -> ArtifactStore | None:
-    """Return a folder beside the session's file, made when the first result needs it."""
+def default_store(session: Transcript | None, budget: RequestBudget | None) -> ArtifactStore | None:
+    """Return a folder beside the session's file, made when the first result needs it; without a budget none does."""
     path = getattr(session, "path", None)
-    return None if path is None else ArtifactFolder.beside(path)
+    if path is None or budget is None:
+        return None
+    from llm_agent.tools.artifacts import ArtifactFolder  # here, for the programs that never come here
+
+    return ArtifactFolder.beside(path)
 
 
 def wired_prompt(system_prompt: Any) -> Message | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from llm_agent import codec
 from llm_agent.errors import ConfigError
-from llm_agent.token_count.tokenizer_file import read_text
+from llm_agent.token_count.tokenizer_file import missing_package, read_text
 
 if TYPE_CHECKING:
     from llm_agent.ports import ToolDeclaration
@@ -107,9 +107,7 @@ def _sandbox() -> Any:
     try:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as exc:
-        raise ConfigError(
-            f"ExactCounter: from_tokenizer_json needs llm-agent[tokenizers], but: {codec.error_text(exc)}"
-        ) from exc
+        raise missing_package(exc) from exc
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation_tag()]
     )
@@ -132,9 +130,15 @@ def _generation_tag() -> Any:
     return Generation
 
 
-def _to_json(value: Any, indent: int | None = None, **options: Any) -> str:
-    # Not Jinja's own, which escapes for HTML.
-    return json.dumps(value, indent=indent, **{"ensure_ascii": False, **options})
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Not Jinja's own, which escapes for HTML; and no option of `json` that would be called, past the sandbox.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _refuse(words: str) -> NoReturn:

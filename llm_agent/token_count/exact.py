@@ -36,7 +36,7 @@ class ConversationCounter(Protocol):
         ...
 
 
-class ExactCounter:
+class ExactCounter(TokenCounter):
     """A count by somebody who knows: a tokenizer with a chat template, or an object of yours.
 
     What it cannot count (a template that refuses a conversation, a tokenizer that raises), the
@@ -103,12 +103,13 @@ class ExactCounter:
         Args:
             path: the `tokenizer.json`. `tokenizer_config.json` and `chat_template.jinja` are
                 looked for beside it.
-            chat_template: the text of the template; `None` takes the one beside *path*. It runs in a sandbox.
+            chat_template: the text of the template; `None` takes the one beside *path*. It runs in a
+                sandbox, which keeps it from files and objects, not from taking its time or your memory.
             tokens_per_part: what an image, or any other part without text, weighs.
 
         Raises:
             ConfigError: a file is missing or is something else, there is no template or it does
-                not compile, or the packages of `llm-agent[tokenizers]` are not installed.
+                not compile, or the packages of the extra `tokenizers` are not installed.
         """
         from llm_agent.token_count.chat_template import load_template
         from llm_agent.token_count.tokenizer_file import load_tokenizer
@@ -148,25 +149,13 @@ class ExactCounter:
             counted = None if alone is None else alone + self.count_messages(context)
         return self._fallback.count_request(messages, tools, context) if counted is None else counted
 
-    def record_usage(
-        self,
-        *,
-        prompt_tokens: int | None,
-        completion_tokens: int | None = None,
-        message_count: int | None = None,
-        prefix_digest: str | None = None,
-        backend: str | None = None,
-    ) -> None:
-        """Nothing is learned."""
-
-    def invalidate(self) -> None:
-        """Nothing was learned."""
-
 
 def _asked(count: Callable[..., Any], *about: Any) -> int | None:
     try:
         counted = count(*about)
-    except Exception:  # a shield: a template says no by raising, and a counter must never raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a shield: a template says no by raising, and a panic of `tokenizers` is no Exception
         return None
     return counted if is_count(counted) else None
 

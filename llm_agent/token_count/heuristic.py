@@ -15,7 +15,7 @@ import attrs
 from llm_agent import codec
 from llm_agent.errors import ConfigError
 from llm_agent.messages import Message
-from llm_agent.ports import ToolDeclaration
+from llm_agent.ports import TokenCounter, ToolDeclaration
 from llm_agent.token_count.checks import whole
 
 # What an image (or any other part without text) weighs. Vendors bill by size and detail: OpenAI's
@@ -31,7 +31,7 @@ def _more_than_zero(instance: Any, attribute: attrs.Attribute[Any], value: Any) 
 
 
 @attrs.frozen(kw_only=True)
-class HeuristicCounter:
+class HeuristicCounter(TokenCounter):
     """A rule of thumb: bytes of UTF-8 divided by a constant, and an overhead per message.
 
     Bytes and not characters: they are the same for English and for code, and a Chinese or a
@@ -64,20 +64,6 @@ class HeuristicCounter:
         """Return the tokens of *messages*, of *context*, and of the declarations (none: nothing) as compact JSON."""
         declared = self._tokens(len(codec.dumps(list(tools)))) if tools else 0
         return self.count_messages(messages) + declared + self.count_messages(context)
-
-    def record_usage(
-        self,
-        *,
-        prompt_tokens: int | None,
-        completion_tokens: int | None = None,
-        message_count: int | None = None,
-        prefix_digest: str | None = None,
-        backend: str | None = None,
-    ) -> None:
-        """Nothing is learned."""
-
-    def invalidate(self) -> None:
-        """Nothing was learned."""
 
     def _weigh(self, message: Message) -> int:
         content = message.content

@@ -31,9 +31,7 @@ def load_tokenizer(path: Path) -> Callable[[str], int]:
     try:
         import tokenizers
     except ImportError as exc:
-        raise ConfigError(
-            f"ExactCounter: from_tokenizer_json needs llm-agent[tokenizers], but: {codec.error_text(exc)}"
-        ) from exc
+        raise missing_package(exc) from exc
     text = read_text(path, "a tokenizer.json")
     try:
         tokenizer = tokenizers.Tokenizer.from_str(text)
@@ -48,6 +46,14 @@ def load_tokenizer(path: Path) -> Callable[[str], int]:
     # A token that looks at what stands before it is no place to cut, yet may hide one that is.
     seams = frozenset(token.content for token in raw if not token.lstrip and not token.single_word)
     return _Pieces(tokenizer=tokenizer, raw=_any_of(raw), seams=seams).count
+
+
+def missing_package(exc: ImportError) -> ConfigError:
+    """Return the refusal for what the extra `tokenizers` would have installed."""
+    return ConfigError(
+        "ExactCounter: from_tokenizer_json needs the packages tokenizers and jinja2 (the extra [tokenizers] of "
+        f"this library), but: {codec.error_text(exc)}"
+    )
 
 
 def read_text(path: Path, expected: str) -> str:

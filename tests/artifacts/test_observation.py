@@ -10,9 +10,11 @@ from typing import Any, cast
 import attrs
 import pytest
 
+from llm_agent.cancel import CancelToken
 from llm_agent.loop.observation import Observation, observe
 from llm_agent.loop.state import RunState
 from llm_agent.ports import Stored
+from llm_agent.slot import Slot
 from llm_agent.tool_operation import ToolOperation
 from llm_agent.tools.artifacts import ArtifactFolder
 
@@ -24,11 +26,18 @@ class Config:
 
 
 @attrs.frozen
+class Core:
+    cancel: CancelToken = attrs.field(factory=CancelToken)
+
+
+@attrs.frozen
 class State:
     """As much of a run as an observation needs."""
 
     config: Config
     logs: list[tuple[str, Any]] = attrs.field(factory=list)
+    core: Core = attrs.field(factory=Core)
+    slot: Slot = attrs.field(factory=lambda: Slot("llm-agent-tools-test"))
 
     def log(self, level: str, data: str | Mapping[str, Any]) -> None:
         self.logs.append((level, data))
@@ -46,7 +55,10 @@ class OddStore:
 
 def observed(state: State, content: str) -> Observation:
     operation = ToolOperation(call_id="c1", tool="read", op_id="op-1")
-    return observe(cast("RunState", state), operation, content)
+    try:
+        return observe(cast("RunState", state), operation, content)
+    finally:
+        state.slot.close()
 
 
 @pytest.mark.parametrize(("limit", "size"), [(None, 100_000), (100, 100)])
@@ -110,7 +122,7 @@ def test_without_a_store_the_excerpt_says_that_the_rest_is_gone() -> None:
     ("store", "error"),
     [
         (BrokenStore(), "OSError: [Errno 28] No space left on device"),
-        (OddStore(), "TypeError: write() must return a Stored, got str"),
+        (OddStore(), "write() must return a Stored, got str"),
     ],
 )
 def test_a_store_that_fails_costs_a_warning_and_not_the_call(store: Any, error: str) -> None:

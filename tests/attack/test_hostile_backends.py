@@ -52,6 +52,8 @@ MALFORMED: dict[str, Any] = {
     "usage": {"prompt_tokens": 1},
     "usage.prompt_tokens": Usage(prompt_tokens="5"),  # type: ignore[arg-type]  # what is tested
     "usage.cost": Usage(cost=math.nan),
+    "usage.cost-below-0": Usage(cost=-1.0),
+    "usage.total_tokens-below-0": Usage(total_tokens=-1),
     "text": b"bytes",
     "reasoning": 3,
     "finish_reason": 3,
@@ -68,7 +70,8 @@ def test_a_delta_with_a_wrong_type_inside_is_a_failed_attempt(field: str) -> Non
     done = after(ScriptedBackend([["said ", delta]] * 3))
 
     assert done.outcome.final == "from the second"
-    assert f"Delta.{field.removesuffix('-of-dicts')} must be" in done.of(AttemptFailed)[0].error
+    told = field.removesuffix("-of-dicts").removesuffix("-below-0")
+    assert f"Delta.{told} must be" in done.of(AttemptFailed)[0].error
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), CancelledError(), GeneratorExit(), Speechless()])

@@ -161,7 +161,7 @@ def test_reading_again_does_not_spin() -> None:
     assert aged(again) == {}
 
 
-def test_ageing_alone_asks_nobody_and_is_no_compaction() -> None:
+def test_aging_alone_asks_nobody_and_is_no_compaction() -> None:
     """Nothing is added or removed; position, role and id stay."""
     backend = ScriptedBackend([])
     messages = conversation(5000)
@@ -187,7 +187,7 @@ def test_it_is_time_below_the_trigger_when_the_pool_is_full(length: int, expecte
     assert expected == subject.needs_compaction(conversation(5000, length=length))
 
 
-def test_it_is_never_time_for_ageing_when_that_is_off() -> None:
+def test_it_is_never_time_for_aging_when_that_is_off() -> None:
     """The default leaves results alone."""
     messages = conversation(50_000, length=100_000)
     subject = compactor(["notes"], FAR, keep_recent=1)
@@ -219,7 +219,7 @@ def test_stubs_that_are_enough_spare_the_summary() -> None:
     assert result.tokens_after <= subject.trigger < result.tokens_before
 
 
-def test_what_ageing_cannot_do_a_summary_does() -> None:
+def test_what_aging_cannot_do_a_summary_does() -> None:
     """The summariser reads the stubs, and the result is the fold of the aged conversation."""
     backend = ScriptedBackend(["notes"])
     messages = [Message.user("go"), *batch(1, "x" * 4000), Message.assistant("y" * 8000), Message.user("on")]
@@ -252,7 +252,7 @@ def test_a_target_below_the_aged_size_goes_on_to_a_summary() -> None:
     assert result.dropped == 3
 
 
-def test_ageing_drops_a_calibration() -> None:
+def test_aging_drops_a_calibration() -> None:
     """The bill was for other bytes."""
     counter = UsageCounter(FlatCounter())
     counter.record_usage(prompt_tokens=900, message_count=4)

@@ -615,3 +615,16 @@ def test_notes_of_earlier_trims_do_not_pile_up() -> None:
     result = compactor([refused], 100).compact(longer)
 
     assert sum("could not be reached" in message.text for message in result.messages) == 1
+
+
+def test_why_a_summary_was_not_to_be_had_is_told() -> None:
+    """A key that does not work must not cost a history unseen: each failed request says why."""
+    broken, blank = (
+        ScriptedBackend([BackendError("bad key", "http", 401)], model="a"),
+        ScriptedBackend(["  "], model="b"),
+    )
+
+    result = compactor([broken, blank], max_attempts=1).compact(dialogue(9))
+
+    assert result.fallback
+    assert result.problems == ("a: bad key", "b: the summary is blank")

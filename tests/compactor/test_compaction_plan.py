@@ -45,9 +45,30 @@ def test_a_short_conversation_has_no_middle(messages: list[Message]) -> None:
 
 def test_the_newest_request_stays_in_front_of_the_summary() -> None:
     """However long ago it was made; older ones are summarised."""
-    messages = [SYSTEM, Message.user("old"), ASK, *batch(1, "a"), *batch(2, "b"), *batch(3, "c")]
+    old = [Message.user("old"), Message.assistant("done")]
+    messages = [SYSTEM, *old, ASK, *batch(1, "a"), *batch(2, "b"), *batch(3, "c")]
 
-    assert Plan(cut=6, kept=(0, 2), middle=(1, 3, 4, 5, 6)) == plan_for(messages, 2)
+    assert Plan(cut=7, kept=(0, 3), middle=(1, 2, 4, 5, 6, 7)) == plan_for(messages, 2)
+
+
+def test_a_steer_does_not_unpin_the_request_that_its_run_began_with() -> None:
+    """What is said into a run adds to its task, and does not take its place; older steers are summarised."""
+    steers = [Message.user("and the docs"), *batch(2, "b"), Message.user("say hi"), *batch(3, "c"), *batch(4, "d")]
+    messages = [Message.user("old"), Message.assistant("done"), ASK, *batch(1, "a"), *steers]
+
+    plan = plan_for(messages, 2)
+
+    assert [messages[index].text for index in plan.kept] == ["do it", "say hi"]
+    assert 5 in plan.middle
+
+
+def test_the_task_stays_when_steers_and_summaries_stand_beside_it() -> None:
+    """After a fold the kept requests stand side by side in front of the summary; the next fold still knows them."""
+    messages = [SYSTEM, ASK, Message.user("say hi"), SUMMARY, *batch(3, "c"), *batch(4, "d"), *batch(5, "e")]
+
+    plan = plan_for(messages, 2)
+
+    assert plan.kept == (0, 1, 2)
 
 
 def test_a_request_directly_before_the_window_stays_in_place() -> None:
@@ -74,13 +95,13 @@ def test_a_leading_system_message_stays_though_it_is_not_pinned() -> None:
 @pytest.mark.parametrize("pinned", [1, 2, 3])
 def test_a_batch_with_a_pinned_member_stays_whole(pinned: int) -> None:
     """Turn, first or second result: pinning one keeps all three."""
-    messages = [Message.user("old"), *batch(1, "a", "b"), *batch(2, "c"), ASK]
+    messages = [Message.user("old"), *batch(1, "a", "b"), *batch(2, "c"), Message.assistant("done"), ASK]
     messages[pinned] = sticky(messages[pinned])
 
     plan = plan_for(messages, 1)
 
     assert {1, 2, 3} - {pinned} == set(plan.kept)
-    assert plan.middle == (0, 4, 5)
+    assert plan.middle == (0, 4, 5, 6)
 
 
 def test_trims_end_behind_batches() -> None:

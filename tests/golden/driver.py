@@ -153,6 +153,8 @@ class _Player:
             run = loop.run(messages)
         except AgentError:
             self._stage.play = earlier
+            if earlier is not None:  # nothing ran meanwhile but what the earlier run had left behind
+                earlier.batches += play.batches
             return None
         play.handle.set_result(run)
         events = []

@@ -35,6 +35,7 @@ _OURS: Final = {
     "ask-answered": ("ask-id", "call-id"),
     "attempt-failed": ("retry-after",),
     "run-cancelled": ("reason",),
+    "compaction-done": ("aged", "error"),
 }
 
 

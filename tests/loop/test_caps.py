@@ -12,7 +12,7 @@ import pytest
 from llm_agent.bill import Price
 from llm_agent.budget import RequestBudget
 from llm_agent.errors import BackendError
-from llm_agent.events import RunFailed, ToolAbandoned, ToolResult
+from llm_agent.events import Log, RunFailed, ToolAbandoned, ToolResult
 from llm_agent.loop.loop import Loop
 from llm_agent.messages import Delta, Usage
 from llm_agent.run_core import RunCore
@@ -153,3 +153,26 @@ def test_usage_of_one_request_is_the_last_that_was_reported() -> None:
     run = finished(Loop(backend).run("go"))
 
     assert run.outcome.spent.total_tokens == 30
+
+
+def test_a_cap_that_can_never_be_reached_says_so_once() -> None:
+    """A misspelt model in the prices must not let a run spend without end, and without a word."""
+    usage = {"prompt_tokens": 5, "completion_tokens": 5}
+    backend = ScriptedBackend([turn(call("look", n=1), **usage), turn(call("look", n=2), **usage), "done"], model="m")
+    budget = RequestBudget(max_cost=1)
+    provider = ScriptedProvider({"look": "x"})
+    prices = {"n": Price(prompt=1, completion=1)}
+
+    run = finished(Loop(backend, provider=provider, request_budget=budget, prices=prices).run("go"))
+
+    (log,) = run.of(Log)
+    assert (log.level, "max_cost" in str(log.data), "m reports no cost" in str(log.data)) == ("warning", True, True)
+
+
+def test_a_round_that_a_cap_kept_from_beginning_is_not_counted() -> None:
+    """Five rounds were allowed, and five there were."""
+    provider = ScriptedProvider({"look": "x"})
+
+    run = finished(Loop(looking(), provider=provider, request_budget=RequestBudget(max_rounds=5)).run("go"))
+
+    assert run.outcome.rounds == 5

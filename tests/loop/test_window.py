@@ -229,6 +229,19 @@ def test_a_compactor_that_ignores_the_cancel_does_not_hold_the_run() -> None:
     release.set()
 
 
+def test_what_a_cancelled_summary_was_billed_before_is_on_the_bill() -> None:
+    """The attempt that failed is paid for; only the one that was cut short makes the bill incomplete."""
+    failed = [Delta("half", usage=Usage(total_tokens=1010)), BackendError("down", "http", 500)]
+    gate = Gate()
+    handle = Loop(ScriptedBackend([]), compactor=compactor(ScriptedBackend([failed, gate]))).run(talk(9))
+    gate.wait_entered()
+
+    handle.cancel()
+    spent = finished(handle).outcome.spent
+
+    assert (spent.total_tokens, spent.attempts, spent.complete) == (1010, 2, False)
+
+
 @pytest.mark.parametrize("answer", [RuntimeError("broken"), "a summary"])
 def test_a_compactor_that_breaks_its_word_costs_the_compaction_only(answer: Any) -> None:
     """It is logged, the conversation stays as it is, and the run goes on while it fits."""
@@ -307,6 +320,17 @@ def test_a_backend_that_always_says_overflow_is_asked_at_most_twice() -> None:
     assert run.outcome.reason == "context-exhausted"
     assert len(run.outcome.attempts) == 4
     assert run.of(TurnDiscarded) == []
+
+
+def test_an_error_for_a_request_that_a_backend_refused_has_the_calculation() -> None:
+    """What the backend said, and what was counted, term by term."""
+    backend = ScriptedBackend(lambda _: OVERFLOW, model="m")
+    budget = RequestBudget(profiles={"m": ModelProfile(1000, completion_reserve=0)})
+
+    run = finished(Loop(backend, counter=Flat(), request_budget=budget).run("go"))
+
+    for term in ("[backend 0] prompt is too long", "messages 10", "tools 0", "reserve 0", "the window is 1000"):
+        assert term in (run.outcome.error or "")
 
 
 def test_an_overflow_the_count_did_not_see_is_mended_by_one_compaction() -> None:
@@ -528,3 +552,36 @@ def test_a_chain_that_failed_for_other_reasons_too_says_so_when_nothing_can_be_g
 
     assert run.outcome.reason is None
     assert "slow down" in (run.outcome.error or "")
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("This model's maximum context length is 4000 tokens, you requested 8000 tokens", 40),
+        ("the context length is exceeded", 50),
+        ("the context length of 4096 is exceeded", 50),
+    ],
+)
+def test_a_refusal_tells_how_much_smaller_the_request_must_be(words: str, kept: int) -> None:
+    """Its own numbers, where it names two; else half is left to try, for no window is known."""
+    backend = ScriptedBackend([BackendError(words, "http", 400), "fine"])
+    refuses = ScriptedBackend(lambda _: BackendError("bad key", "http", 401))
+
+    run = finished(Loop(backend, compactor=compactor(refuses, 1000)).run(talk(9)))
+
+    assert run.outcome.final == "fine"
+    assert [event.tokens_after for event in run.of(CompactionDone)] == [kept]
+
+
+def test_a_server_that_refuses_the_notes_too_gets_a_shorter_transcript() -> None:
+    """The usual case: one local model for both; what it could not take as a whole it reads in part."""
+    too_long = BackendError("the request exceeds the context length", "http", 400)
+    summariser = ScriptedBackend([too_long, "notes"])
+    backend = ScriptedBackend([OVERFLOW, "fine"])
+    history = [Message.system("s"), *[Message.assistant("w " * 300) for _ in range(20)], Message.user("go")]
+
+    run = finished(Loop(backend, compactor=compactor(summariser, 5000)).run(history))
+
+    first, second = (request.messages[1].text for request in summariser.requests)
+    assert len(second) < 0.6 * len(first)
+    assert (run.outcome.final, run.of(CompactionDone)[0].fallback) == ("fine", False)

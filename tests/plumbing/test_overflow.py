@@ -10,7 +10,7 @@ import pytest
 
 from llm_agent.backends.failures import Redactor, from_error_value, from_response
 from llm_agent.errors import BackendError, ErrorClass
-from llm_agent.overflow import WORDINGS, Wording, overflow_wording, says_overflow
+from llm_agent.overflow import WORDINGS, Wording, overflow_wording, says_overflow, told_sizes
 
 NOTHING_SECRET = Redactor(())
 
@@ -440,3 +440,30 @@ def test_no_recorded_error_is_taken_for_an_overflow() -> None:
 
     assert len(errors) > 10
     assert taken == []
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("maximum context length is 4,096 tokens, however you requested 5,000", (5000, 4096)),
+        ("prompt is too long: 9000 tokens > 8000 maximum (status 400)", None),
+        ("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000", None),
+        ("too many tokens", None),
+        ("[backend 0] 9000 > 8000", (9000, 8000)),
+    ],
+)
+def test_a_refusal_that_names_two_sizes_tells_request_and_window(message: str, expected: Any) -> None:
+    """More numbers than two, or fewer, are no answer."""
+    told = told_sizes(BackendError(message, "http", 400))
+
+    assert (told and (told.request, told.window)) == expected
+
+
+def test_fields_for_the_sizes_are_read_before_the_words() -> None:
+    """llama.cpp says both in its body."""
+    body = '{"error":{"code":400,"message":"x","n_prompt_tokens":2100,"n_ctx":2048}}'
+
+    told = told_sizes(BackendError("exceeds 1, 2 and 3000", "http", 400, body=body))
+
+    assert told is not None
+    assert (told.request, told.window) == (2100, 2048)
