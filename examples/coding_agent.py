@@ -4,7 +4,9 @@
     python coding_agent.py --folder . --model gpt-5 --session run.jsonl          # go on after a crash
 
 File tools never leave the folder, whatever the model calls `..` or links to. A command may do
-anything the user may, which is why a human says yes to each.
+anything the user may, which is why a human says yes to it: once, or for good. What was answered
+"always" is in the transcript, and known in the next run. Commands are told apart better with
+the extra `shell`; without it, whatever goes through a shell is asked.
 """
 
 from __future__ import annotations
@@ -13,38 +15,29 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
-
-from llm_agent import ConfigError, Loop, OpenAIBackend, Run, Session, ToolAnswer, ToolRequest, current_call, terminal
+from llm_agent import ConfigError, Loop, OpenAIBackend, Policy, Run, Session, terminal
 from llm_agent.events import AttemptFailed, Token, ToolAbandoned, ToolCall, TurnDiscarded
+from llm_agent.policy import danger_floor, default_rules
 from llm_agent.tools import Workspace
 
 
-@attrs.frozen
-class AskBeforeChanges:
-    """A workspace whose reading tools are free, and whose other tools are asked about, every time."""
+def guarded(workspace: Workspace, grants: Sequence[Any]) -> Policy:
+    """Return the tools of *workspace* behind a policy: reading is free, all else is asked.
 
-    workspace: Workspace
-
-    def tools_for_llm(self) -> list[dict[str, Any]]:
-        return self.workspace.tools_for_llm()
-
-    def execute_tool_calls(self, calls: Sequence[ToolRequest]) -> list[ToolAnswer]:
-        return [refusal(call, self.workspace) or self.workspace.execute_tool_calls([call])[0] for call in calls]
-
-
-def refusal(call: ToolRequest, workspace: Workspace) -> ToolAnswer | None:
-    """Ask the human where it takes one; the call's deadline stands still meanwhile."""
-    if workspace.idempotency_of(call.name) == "read-only":
-        return None
-    context = current_call()
-    assert context is not None  # tools are only called within a run
-    paths = [str(workspace.root / call.args["path"])] if "path" in call.args else []
-    said = context.ask({"kind": "permission", "tool": call.name, "arguments": call.args, "paths": paths})
-    if said is not None and said["action"] == "allow-once":
-        return None
-    reason = said.get("reason") if said else None
-    return ToolAnswer(call.id, f"The user said no{f': {reason}' if reason else '.'}", is_error=True)
+    An answer may be "always here" or "always this command"; what is dangerous is denied, or
+    asked each time.
+    """
+    floor = danger_floor()
+    looking = [name for name in workspace.names if workspace.idempotency_of(name) == "read-only"]
+    file_tools = [name for name in workspace.names if name != "run"]
+    return Policy(
+        workspace,
+        [*floor, *default_rules("", names=looking)],
+        grants,
+        roots={"": workspace.root},
+        local_tools=file_tools,  # the policy follows links as they do
+        checks=floor.checks,
+    )
 
 
 def show(run: Run) -> None:
@@ -75,7 +68,7 @@ def main() -> int:
             print(f"[{repair}]")
         loop = Loop(
             backends=OpenAIBackend(options.model, base_url=options.base_url),
-            tools=[AskBeforeChanges(Workspace(options.folder, run=True, run_timeout=280))],
+            provider=guarded(Workspace(options.folder, run=True, run_timeout=280), session.grants),
             session=session,
             system_prompt="You are a coding assistant. Look before you change anything, and run the tests.",
             tool_deadline={"run": 300, "*": 30},

@@ -33,7 +33,6 @@ from llm_agent.live import live_runs
 from llm_agent.loop.loop import Loop
 from llm_agent.messages import Delta, Message, ToolAnswer, ToolRequest, Usage
 from llm_agent.outcome import Outcome, Spent
-from llm_agent.policy import Policy
 from llm_agent.ports import Backend, CompletionRequest, ToolProvider
 from llm_agent.run import Run
 from llm_agent.run_context import RunContext
@@ -42,21 +41,26 @@ from llm_agent.session.repair import Repair
 from llm_agent.session.session import Session
 from llm_agent.token_count import HeuristicCounter, UsageCounter
 from llm_agent.tools.function import tool
-from llm_agent.tools.reasons import Reasons
-from llm_agent.tools.registry import Registry
 from llm_agent.tools.toolbox import Toolbox
-from llm_agent.tools.unknown_keys import UnknownKeys
 
 if TYPE_CHECKING:
     from llm_agent.compactor import Compactor
+    from llm_agent.policy import Policy
     from llm_agent.token_count import ExactCounter
     from llm_agent.tools.artifacts import ArtifactFolder
+    from llm_agent.tools.reasons import Reasons
+    from llm_agent.tools.registry import Registry
+    from llm_agent.tools.unknown_keys import UnknownKeys
 
 # What not every program uses is loaded when it is first asked for.
 _LOADED_LATER: Final = {
     "ArtifactFolder": "llm_agent.tools.artifacts",
     "Compactor": "llm_agent.compactor",
     "ExactCounter": "llm_agent.token_count",
+    "Policy": "llm_agent.policy",
+    "Reasons": "llm_agent.tools.reasons",
+    "Registry": "llm_agent.tools.registry",
+    "UnknownKeys": "llm_agent.tools.unknown_keys",
 }
 
 __all__ = [

@@ -90,7 +90,10 @@ class AtTerminal:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL, "text": True}
         try:
             with subprocess.Popen([*command, *arguments], cwd=cwd, env=env, start_new_session=True, **pipes) as process:  # type: ignore[call-overload]
-                yield cls(process, master)
+                try:
+                    yield cls(process, master)
+                finally:
+                    process.kill()  # one that waits for an answer would hold up a test that has failed
         finally:
             os.close(slave)
             os.close(master)
@@ -164,7 +167,35 @@ def test_coding_agent_leaves_alone_what_was_refused(serve: Serve, tmp_path: Path
     coding_agent(server, tmp_path, "Write.", answers=["n\n", "\x04", "w\n", "not here\n"])
 
     assert list(tmp_path.iterdir()) == []
-    assert answers_seen(server) == ["The user said no.", "The user said no.", "The user said no: not here"]
+    told = answers_seen(server)
+    assert all("the user refused this call" in each for each in told)
+    assert "The user says: not here" in told[2]
+
+
+def test_coding_agent_asks_no_second_time_what_was_allowed_for_good(serve: Serve, tmp_path: Path) -> None:
+    """"Always" holds for the folder that was shown, in the next run too, and nowhere else."""
+    transcript = str(tmp_path / "run.jsonl")
+    server = serve([call("write", path="notes/a", content="1"), "Written."], strict=True)
+    coding_agent(server, tmp_path, "--session", transcript, "Write.", answers=["h\n"])
+    server = serve(
+        [call("write", path="notes/b", content="2"), call("write", path="c", content="3"), "Written, but one."],
+        strict=True,
+    )
+
+    shown = coding_agent(server, tmp_path, "--session", transcript, "Go on.", answers=["n\n"])
+
+    assert (tmp_path / "notes" / "b").read_text() == "2"
+    assert not (tmp_path / "c").exists()
+    assert shown.count("[y] yes, this once") == 1
+
+
+def test_coding_agent_denies_what_nobody_may_allow(serve: Serve, tmp_path: Path) -> None:
+    """What would delete a home is not even asked."""
+    server = serve([call("run", command="rm", args=["-rf", "/"]), "I see."], strict=True)
+
+    coding_agent(server, tmp_path, "Clean up.")
+
+    assert "deletes / or a home" in answers_seen(server)[0]
 
 
 def test_coding_agent_without_a_terminal_changes_nothing(serve: Serve, tmp_path: Path) -> None:
