@@ -29,13 +29,12 @@ def guarded(workspace: Workspace, grants: Sequence[Any]) -> Policy:
     """
     floor = danger_floor()
     looking = [name for name in workspace.names if workspace.idempotency_of(name) == "read-only"]
-    file_tools = [name for name in workspace.names if name != "run"]
     return Policy(
         workspace,
         [*floor, *default_rules("", names=looking)],
         grants,
         roots={"": workspace.root},
-        local_tools=file_tools,  # the policy follows links as they do
+        local_tools=["*"],  # the policy follows links, as the tools do
         checks=floor.checks,
     )
 

@@ -396,6 +396,31 @@ def test_readme_answers_a_question_from_outside() -> None:
     assert [result.content for result in finished(run).of(events.ToolResult)] == ["deleted"]
 
 
+def test_readme_policy_asks_reads_and_denies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block about permission: reading and notes are free, a push is denied, all else is asked."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "project").mkdir()
+    calls = [
+        call("list"),
+        call("write", path="notes/a", content="1"),
+        call("write", path="b", content="1"),
+        call("run", command="git", args=["push"]),
+    ]
+    names: dict[str, Any] = {"backend": ScriptedBackend([calls, "Done."])}
+    asked = []
+    source = block_with("danger_floor()").replace("terminal.ask", "on_ask")
+
+    exec(source, {**names, "on_ask": lambda request: asked.append(request["arguments"])}, names)
+
+    told = [message.text for message in names["outcome"].messages if message.role == "tool"]
+    assert asked == [{"path": "b", "content": "1"}]
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("project/**/*")) == [
+        "project/notes",
+        "project/notes/a",
+    ]
+    assert "denied by the rule" in told[3]
+
+
 def test_readme_resumes_a_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The block about sessions begins a transcript, and continues it the next time."""
     monkeypatch.chdir(tmp_path)
