@@ -1,6 +1,6 @@
 """The questions of a run, put to whoever sits at the terminal: `ask`.
 
-The law: an answer is what was typed after its question was shown, and only a key that was
+The law: an answer is what was typed after its prompt was shown, and only a key that was
 offered allows anything; all else asks again, and the end of the input is a no. One question at
 a time. What is shown, and how: `description`. Forms of servers: `forms`.
 """
@@ -20,11 +20,13 @@ from llm_agent.errors import ConfigError
 from llm_agent.terminal.console import Console, Flag, NotWanted, opened
 from llm_agent.terminal.description import described, rule_in_words
 from llm_agent.terminal.forms import fill_in
-from llm_agent.terminal.harmless import as_text, barred, harmless
+from llm_agent.terminal.harmless import QUESTION_CHARS, QUESTION_LINES, as_text, barred, short
 
 # How often who waits for a turn looks whether the answer is still wanted, in seconds.
 _LOOK: Final = 0.05
 _PROMPT: Final = "> "
+# The longest rule, in words, that is offered to be remembered: what nobody reads is not allowed for ever.
+_RULE_CHARS: Final = 400
 
 
 def ask(request: Mapping[str, Any], *, terminal: str | None = None, cancelled: Flag | None = None) -> Any:
@@ -60,7 +62,6 @@ def ask(request: Mapping[str, Any], *, terminal: str | None = None, cancelled: F
     try:
         with _turn(unwanted), opened(terminal, unwanted) as console:
             try:
-                console.forget_typed()
                 return _put(console, request)
             except NotWanted:
                 console.take_leave()
@@ -154,9 +155,9 @@ def _letter(typed: str) -> str:
 def _keys(request: Mapping[str, Any], is_cut: bool) -> Iterator[_Key]:
     yield _Key("y", "yes, this once", {"action": "allow-once"})
     rule = request.get("suggestion")
-    if isinstance(rule, Mapping):
+    if isinstance(rule, Mapping) and len(words := rule_in_words(rule)) <= _RULE_CHARS:
         letter, always = _always(rule)
-        yield _Key(letter, f"{always}: {rule_in_words(rule)}", {"action": "always-allow", "rule": dict(rule)})
+        yield _Key(letter, f"{always}: {words}", {"action": "always-allow", "rule": dict(rule)})
     yield _Key("n", "no", {"action": "deny-once"})
     yield _Key("w", "no, and say why", None)
     if is_cut:
@@ -180,14 +181,14 @@ def _refusal(console: Console) -> dict[str, Any]:
 
 
 def _question(console: Console, request: Mapping[str, Any]) -> Any:
-    lines, _ = barred(as_text(request["question"]))
-    console.show("\n".join(["", f"{harmless(as_text(request.get('tool', 'A tool')))} asks:", *lines]))
+    lines, _ = barred(as_text(request["question"]), QUESTION_LINES, QUESTION_CHARS)
+    console.show("\n".join(["", f"{short(as_text(request.get('tool', 'A tool')))} asks:", *lines]))
     choices = request.get("choices")
     if not isinstance(choices, list | tuple) or not choices:
         return console.read_line(_PROMPT)
     texts = [as_text(choice) for choice in choices]
     while True:
-        console.show("\n".join(f"[{number}] {harmless(text)}" for number, text in enumerate(texts, 1)))
+        console.show("\n".join(f"[{number}] {short(text)}" for number, text in enumerate(texts, 1)))
         typed = console.read_line(_PROMPT)
         if typed is None:
             return None

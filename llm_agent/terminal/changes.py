@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from llm_agent.line_diff import line_diff
@@ -21,27 +21,38 @@ _COMPARED: Final = 1 << 20
 
 
 def change_of(arguments: Mapping[str, Any], paths: Sequence[Any]) -> tuple[str, frozenset[str]] | None:
-    """Return a call's change as a unified diff, and the arguments that are told by it.
+    """Return a call's change as a unified diff, and the arguments that are wholly told by it.
 
-    `None` when it seems to change no file, or nothing is known of the file.
+    `None` when it seems to change no file, or nothing is known of the file; and where the diff
+    would be empty, since a tool that is not what it looks like might do something all the same.
     """
-    edits = list(_edits(arguments))
+    edits, told = _edits(arguments)
     before = _file_at(paths)
     if edits:
-        told = frozenset(name for pair in _PAIRS for name in pair) | {"edits"}
-        return _edited(before, edits), told & arguments.keys()
+        diff = _edited(before, edits)
+        return (diff, told) if diff else None
     content = next((name for name in _CONTENTS if isinstance(arguments.get(name), str)), None)
     if content is None or not paths or before is None:
         return None
-    return line_diff(before, arguments[content], most_lines=100_000, most_chars=100_000), frozenset({content})
+    diff = line_diff(before, arguments[content], most_lines=100_000, most_chars=100_000)
+    return (diff, frozenset({content})) if diff else None
 
 
-def _edits(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _edits(arguments: Mapping[str, Any]) -> tuple[list[tuple[str, str]], frozenset[str]]:
+    """The old and new texts, and the arguments in which there is nothing else."""
     several = arguments.get("edits")
-    for one in [arguments, *(several if isinstance(several, list) else [])]:
-        for old, new in _PAIRS:
-            if isinstance(one, Mapping) and isinstance(one.get(old), str) and isinstance(one.get(new), str):
-                yield one[old], one[new]
+    listed = [one for one in several if isinstance(one, Mapping)] if isinstance(several, list) else []
+    edits = [(one[names[0]], one[names[1]]) for one in (arguments, *listed) if (names := _pair(one))]
+    told = set(_pair(arguments))
+    if listed and len(listed) == len(several or ()) and all(set(one) == set(_pair(one)) for one in listed):
+        told.add("edits")
+    return edits, frozenset(told)
+
+
+def _pair(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names under which there are an old and a new text; none where there are not."""
+    texts = {name for name, value in arguments.items() if isinstance(value, str)}
+    return next((pair for pair in _PAIRS if texts.issuperset(pair)), ())
 
 
 def _edited(before: str | None, edits: list[tuple[str, str]]) -> str:

@@ -1,13 +1,13 @@
 """The terminal itself: lines out, one line in, and no wait that cannot be ended.
 
 The law: the terminal's settings are never changed, so there is nothing to restore after a kill;
-Ctrl-C stays a signal to the main thread. It is opened anew for each question: what is done to
+Ctrl-C stays a signal to the main thread. A line is what was typed after its prompt was due: what
+lay there before was no answer to it. The terminal is opened anew for each question: what is done to
 the handle of standard input or output, or where they lead, does not matter.
 """
 
 from __future__ import annotations
 
-import codecs
 import locale
 import os
 import selectors
@@ -19,9 +19,13 @@ from typing import Final, Protocol
 
 import attrs
 
+from llm_agent.terminal.harmless import rows_of
+
 # How often it is looked whether the answer is still wanted, in seconds: an event cannot wake a selector.
 _LOOK: Final = 0.05
 _CHUNK: Final = 4_096
+# Columns below which no line is broken.
+_NARROWEST: Final = 20
 
 
 class NoTerminal(RuntimeError):
@@ -44,12 +48,6 @@ class Console:
 
     _handle: int
     _unwanted: tuple[Flag, ...]
-    _typed: str = ""
-    """What was typed behind the line that was read last."""
-    _decoder: codecs.IncrementalDecoder = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder(locale.getencoding())("replace")
 
     def show(self, text: str) -> None:
         """Write *text* and a line end.
@@ -58,34 +56,45 @@ class Console:
             NotWanted: before all of it was taken, the answer was not wanted any more.
             NoTerminal: the terminal is gone.
         """
-        self._write(f"{text}\n")
+        self._write(f"{self._fitted(text)}\n")
 
     def read_line(self, prompt: str) -> str | None:
         """Show *prompt* and return the next line, without its end; `None` at the end of the input.
 
+        What was typed before is dropped, and so is what was pasted behind the line.
+
         Raises:
             NotWanted, NoTerminal: as `show` does.
         """
-        self._write(prompt)
-        while True:
-            line, end, rest = self._typed.replace("\r", "\n").partition("\n")
-            if end:
-                self._typed = rest
-                return line
+        self._forget_typed()
+        self._write(self._fitted(prompt))
+        typed = b""
+        while b"\n" not in typed and b"\r" not in typed:
             data = self._read()
             if not data:
                 self._write("\n")
                 return None
-            self._typed += self._decoder.decode(data)
+            typed += data
+        line = typed.replace(b"\r", b"\n").partition(b"\n")[0]
+        return line.decode(locale.getencoding(), "replace")
 
     def take_leave(self) -> None:
-        """Say that the question is over, if the terminal takes it at once."""
+        """Say that the question is over, if the terminal takes it at once; half an answer is not left for others."""
+        self._forget_typed()
         with suppress(OSError):
             os.write(self._handle, b"\n[this is not asked any more]\n")
 
-    def forget_typed(self) -> None:
-        """Drop what was typed before the question could be seen: it was no answer to it."""
-        self._typed = ""
+    def _fitted(self, text: str) -> str:
+        """Break lines for the terminal's width, so that it does not: it would put no bar in front."""
+        try:
+            columns = os.get_terminal_size(self._handle).columns
+        except OSError:
+            return text
+        if columns < _NARROWEST:  # 0 where nobody has told it
+            return text
+        return "\n".join(row for line in text.split("\n") for row in rows_of(line, columns))
+
+    def _forget_typed(self) -> None:
         with suppress(termios.error):
             termios.tcflush(self._handle, termios.TCIFLUSH)
 

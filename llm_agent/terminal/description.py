@@ -12,10 +12,12 @@ from typing import Any, Final
 import attrs
 
 from llm_agent.terminal.changes import change_of
-from llm_agent.terminal.harmless import as_text, barred, harmless
+from llm_agent.terminal.harmless import SHORT_CHARS, as_text, barred, harmless, short
 
+# What is shown at first: of one text, of one line, and of the whole call, in lines.
 _LINES: Final = 40
 _CHARS: Final = 400
+_ALL_LINES: Final = 120
 
 
 @attrs.define
@@ -32,12 +34,20 @@ class Description:
 
     def add_text(self, name: str, text: str) -> None:
         """Add a text under its name; on one line where it fits there."""
+        label = harmless(name) if self.is_whole else short(name)
+        self.is_cut = self.is_cut or (len(name) > SHORT_CHARS and not self.is_whole)
         if "\n" not in text and len(text) <= _CHARS:
-            self.add(f"  {harmless(name)}: {harmless(text)}")
+            self.add(f"  {label}: {harmless(text)}")
             return
         shown, is_cut = barred(text, *((None, None) if self.is_whole else (_LINES, _CHARS)))
         self.is_cut = self.is_cut or is_cut
-        self.lines += [f"  {harmless(name)}:", *shown]
+        self.lines += [f"  {label}:", *shown]
+
+    def cut(self) -> None:
+        """Leave out what is too much to be looked through at once."""
+        if not self.is_whole and len(self.lines) > _ALL_LINES:
+            self.is_cut = True
+            self.lines[_ALL_LINES:] = [f"  [... {len(self.lines) - _ALL_LINES} more lines of this call]"]
 
 
 def described(request: Mapping[str, Any], *, is_whole: bool) -> Description:
@@ -47,21 +57,22 @@ def described(request: Mapping[str, Any], *, is_whole: bool) -> Description:
         is_whole: leave out nothing, however long.
     """
     told = Description(is_whole)
-    told.add(f"{harmless(as_text(request.get('tool', 'a tool')))} wants to be run. Nothing has been done yet.")
+    told.add(f"{short(as_text(request.get('tool', 'a tool')))} wants to be run. Nothing has been done yet.")
     arguments, paths = _mapping(request.get("arguments")), _sequence(request.get("paths"))
     change = change_of(arguments, paths)
     told_below = frozenset[str]() if change is None else change[1]
     for name, value in arguments.items():
         if name in told_below:
-            told.add(f"  {harmless(name)}: see the change below ({len(as_text(value))} characters)")
+            told.add(f"  {name}: see the change below ({len(as_text(value))} characters)")
         else:
             told.add_text(str(name), as_text(value))
     if not arguments:
         told.add("  (no arguments)")
     if change is not None:
-        told.add_text("change", change[0] or "none: the file has this text already")
+        told.add_text("change", change[0])
     if paths:
-        told.add_text("paths", "\n".join(as_text(path) for path in paths))
+        told.add_text("paths", "\n".join(harmless(as_text(path)) for path in paths))
+    told.cut()
     _add_reason(told, request)
     return told
 
@@ -69,9 +80,9 @@ def described(request: Mapping[str, Any], *, is_whole: bool) -> Description:
 def _add_reason(told: Description, request: Mapping[str, Any]) -> None:
     rule = _mapping(request.get("rule"))
     if rule.get("severity") == "danger":
-        told.add(f"  DANGER: {harmless(as_text(rule.get('note') or 'this is hard to undo'))}")
+        told.add(f"  DANGER: {short(as_text(rule.get('note') or 'this is hard to undo'))}")
     elif rule.get("note"):
-        told.add(f"  note: {harmless(as_text(rule['note']))}")
+        told.add(f"  note: {short(as_text(rule['note']))}")
     if request.get("reason") == "unevaluable-path":
         told.add("  It could not be told for certain what this touches.")
 
@@ -81,7 +92,8 @@ def rule_in_words(rule: Mapping[str, Any]) -> str:
     words = [f"{harmless(as_text(rule.get('tool', '*')))}"]
     if rule.get("command"):
         arguments = " ".join(as_text(one) for one in _sequence(rule.get("args")))
-        words.append(f"running {harmless(as_text(rule['command']))} {harmless(arguments)}".rstrip())
+        command = f"{harmless(as_text(rule['command']))} {harmless(arguments)}".rstrip()
+        words.append(f"with {command}, whatever follows")  # arguments of a rule are the first ones only
     if rule.get("under"):
         words.append(f"under {harmless(as_text(rule['under']))}")
     if rule.get("host"):

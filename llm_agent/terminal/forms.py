@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from llm_agent.terminal.console import Console
-from llm_agent.terminal.harmless import as_text, barred, harmless
+from llm_agent.terminal.harmless import QUESTION_CHARS, QUESTION_LINES, as_text, barred, harmless, short
 
 _DECLINED: Final = {"action": "decline"}
 _CANCELLED: Final = {"action": "cancel"}
@@ -23,8 +23,8 @@ def fill_in(console: Console, request: Mapping[str, Any]) -> dict[str, Any]:
     asked = request.get("request")
     asked = asked if isinstance(asked, Mapping) else {}
     server = request.get("server") or request.get("tool") or "A server"
-    lines, _ = barred(as_text(asked.get("message", "")))
-    console.show("\n".join(["", f"{harmless(as_text(server))} asks for something:", *lines]))
+    lines, _ = barred(as_text(asked.get("message", "")), QUESTION_LINES, QUESTION_CHARS)
+    console.show("\n".join(["", f"{short(as_text(server))} asks for something:", *lines]))
     if asked.get("mode") == "url" or "url" in asked:
         return _address(console, asked)
     schema = asked.get("requestedSchema")
@@ -54,7 +54,7 @@ def _agreed(console: Console) -> dict[str, Any] | None:
 
 def _form(console: Console, fields: Mapping[str, Any], required: list[Any]) -> dict[str, Any]:
     if fields:
-        console.show(f"It asks for: {', '.join(harmless(str(name)) for name in fields)}")
+        console.show(f"It asks for: {short(', '.join(map(str, fields)))}")
     refusal = _agreed(console)
     if refusal is not None:
         return refusal
@@ -93,27 +93,33 @@ def _value(console: Console, name: str, field: Mapping[str, Any], is_required: b
 
 
 def _prompt(name: str, field: Mapping[str, Any], is_required: bool) -> str:
-    title = harmless(as_text(field.get("title") or name))
-    described = f" - {harmless(as_text(field['description']))}" if field.get("description") else ""
+    title = short(as_text(field.get("title") or name))
+    described = f" - {short(as_text(field['description']))}" if field.get("description") else ""
     if "default" in field:
-        empty = f"; empty for {harmless(as_text(field['default']))}"
+        empty = f"; empty for {short(as_text(field['default']))}"
     else:
         empty = "" if is_required else "; may be empty"
     return f"  {title}{described} ({_expected(field)}{empty}): "
 
 
 def _choices(field: Mapping[str, Any]) -> list[Any]:
+    """The values that fit, or of which some do; none where there is no such list."""
+    items = field.get("items")
+    if field.get("type") == "array" and isinstance(items, Mapping):
+        field = items
     choices = field.get("enum")
     if isinstance(choices, list):
         return choices
-    titled = field.get("oneOf")
+    titled = field.get("oneOf", field.get("anyOf"))
     return [one.get("const") for one in titled if isinstance(one, Mapping)] if isinstance(titled, list) else []
 
 
 def _expected(field: Mapping[str, Any]) -> str:
     choices = _choices(field)
     if choices:
-        return "one of " + ", ".join(harmless(as_text(choice)) for choice in choices)
+        return ("some of, with commas between: " if field.get("type") == "array" else "one of ") + short(
+            ", ".join(map(as_text, choices))
+        )
     kinds = {
         "boolean": "y or n",
         "integer": "a whole number",
@@ -126,6 +132,9 @@ def _expected(field: Mapping[str, Any]) -> str:
 def _read(typed: str, field: Mapping[str, Any]) -> Any:
     """The typed text as a value of the field's type; `None` where it does not fit."""
     choices = _choices(field)
+    if choices and field.get("type") == "array":
+        found = [_read(word.strip(), {"enum": choices}) for word in typed.split(",")]
+        return None if None in found else found
     if choices:
         return next((choice for choice in choices if as_text(choice) == typed), None)
     try:

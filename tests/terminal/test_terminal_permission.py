@@ -6,17 +6,19 @@ import os
 import signal
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
-from llm_agent import Loop, terminal
+from llm_agent import Loop, Policy, terminal
 from llm_agent.errors import ConfigError
 from llm_agent.events import ToolResult
 from llm_agent.testing import ScriptedBackend, call, finished
 from llm_agent.testing.tools import call_context
+from llm_agent.tools import Toolbox
 
 
 class Typist(Protocol):
@@ -43,6 +45,11 @@ def permission(tool: str = "run", suggestion: Any = None, **facts: Any) -> dict[
         "suggestion": suggestion,
         **facts,
     }
+
+
+def careful() -> str:
+    """A tool that is asked about."""
+    return "done"
 
 
 COMMAND = {"tool": "run", "decision": "allow", "command": "git", "args": ["status"]}
@@ -84,7 +91,8 @@ def test_only_a_key_that_was_offered_allows_anything(typist: Typist, typed: str)
     """Anything else, the letter of an "always" that was not offered included, asks again."""
     typist.ask(permission())
     typist.type(f"{typed}\n")
-    typist.type("n\n", after="Please type one of these letters, and Enter:\n[y] yes, this once\n")
+    typist.wait_for("Please type one of these letters, and Enter:\n[y] yes, this once\n")
+    typist.type("n\n")
 
     assert typist.answer() == {"action": "deny-once"}
 
@@ -104,6 +112,36 @@ def test_what_was_typed_before_the_question_is_no_answer(typist: Typist) -> None
     typist.type("n\n")
 
     assert typist.answer() == {"action": "deny-once"}
+
+
+@pytest.mark.parametrize("typed", ["oops\ny\n", "s\ny\ny\n"])
+def test_what_was_pasted_behind_a_line_is_no_answer(typist: Typist, typed: str) -> None:
+    """A "y" in a text of many lines, meant for something else, answers no question that is put after it."""
+    typist.ask(permission(arguments={"script": "x\n" * 100}))
+    typist.type(typed)
+    typist.type("n\n")
+
+    assert typist.answer() == {"action": "deny-once"}
+
+
+def test_two_questions_are_put_one_after_the_other(typist: Typist) -> None:
+    """Each of two threads gets the answer to its own question."""
+    answers: dict[str, Any] = {}
+
+    def ask(tool: str) -> None:
+        answers[tool] = terminal.ask(permission(tool), terminal=typist.device)
+
+    threads = [threading.Thread(target=ask, args=(tool,)) for tool in ("first", "second")]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        shown = typist.wait_for("> ")
+        assert ("first wants" in shown) != ("second wants" in shown)
+        typist.type("y\n" if "first wants" in shown else "n\n")
+    for thread in threads:
+        thread.join(5)
+
+    assert answers == {"first": {"action": "allow-once"}, "second": {"action": "deny-once"}}
 
 
 def test_arguments_are_shown_before_everything_else(typist: Typist) -> None:
@@ -127,7 +165,7 @@ def test_arguments_are_shown_before_everything_else(typist: Typist) -> None:
         "reason: trust me",
         "paths: /srv/app",
         "DANGER: rewrites history",
-        "[c] always this command: run running git push\n",
+        "[c] always this command: run with git push, whatever follows\n",
     ]
     assert sorted(parts, key=shown.index) == parts
 
@@ -135,8 +173,45 @@ def test_arguments_are_shown_before_everything_else(typist: Typist) -> None:
 def test_a_rule_without_a_narrower_says_so(typist: Typist) -> None:
     """Before a whole tool is allowed for ever, the human reads that it is the whole of it."""
     typist.ask(permission(suggestion=WHOLE_TOOL))
-    typist.type("n\n", after="[t] always this tool: run, whatever its arguments\n")
+    typist.wait_for("[t] always this tool: run, whatever its arguments\n")
+    typist.type("n\n")
     typist.answer()
+
+
+def test_a_rule_that_nobody_would_read_is_not_offered(typist: Typist) -> None:
+    """What is allowed for ever can be seen at a glance."""
+    typist.ask(permission(suggestion={**COMMAND, "args": ["x" * 1_000]}))
+    shown = typist.wait_for("> ")
+    typist.type("c\n")
+    typist.type("n\n")
+
+    assert typist.answer() == {"action": "deny-once"}
+    assert "always" not in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {f"argument {number}": number for number in range(1_000)},
+        {"name " * 10_000: 1},
+        {"script": "\x1b" * 10_000},
+        {"script": "\u0301" * 10_000},
+    ],
+)
+def test_a_flood_of_arguments_is_cut_and_can_be_seen_whole(typist: Typist, arguments: dict[str, Any]) -> None:
+    """The question stays on the screen whatever a model sends; what is left out is said and can be seen."""
+    typist.ask(permission("tool " * 1_000, arguments=arguments))
+    shown = typist.wait_for("> ")
+    typist.type("s\n")
+    whole = typist.wait_for("[y]")
+    typist.wait_for("> ")
+    typist.type("n\n")
+    typist.answer()
+
+    assert "[s] show all of it first" in shown
+    assert "[... " in shown
+    assert len(shown) < 10_000
+    assert len(whole) > len(shown)
 
 
 def test_a_long_argument_is_cut_and_can_be_seen_whole(typist: Typist) -> None:
@@ -206,6 +281,30 @@ def test_an_edit_of_an_unknown_file_is_shown_by_its_texts(typist: Typist) -> Non
     typist.answer()
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"text": "one\ntwo\n"},  # perhaps a tool that sends a text, not one that writes a file
+        {"old": "two", "new": "two"},
+        {"old": "two", "new": "2", "old_string": ["rm -rf /"]},
+        {"edits": [{"old": "two", "new": "2"}, {"command": "rm -rf /"}]},
+        {"edits": [{"old": "two", "new": "2", "command": "rm -rf /"}]},
+        {"edits": [{"old": "two", "new": "2"}, "rm -rf /"]},
+    ],
+)
+def test_nothing_is_hidden_behind_a_change(typist: Typist, tmp_path: Path, arguments: dict[str, Any]) -> None:
+    """An argument is replaced by a diff only where the diff says all of it."""
+    file = tmp_path / "a.txt"
+    file.write_text("one\ntwo\n")
+    typist.ask(permission("edit", arguments={"path": "a.txt", **arguments}, paths=[str(file)]))
+    shown = typist.wait_for("> ")
+    typist.type("n\n")
+    typist.answer()
+
+    assert ("rm -rf /" in shown) == ("rm -rf /" in str(arguments))
+    assert ("| two" in shown or "old: two" in shown) == ("rm -rf /" not in str(arguments))
+
+
 @pytest.mark.parametrize("kind", ["pipe", "folder", "binary"])
 def test_what_is_no_text_file_is_not_compared(typist: Typist, tmp_path: Path, kind: str) -> None:
     """A pipe is not waited for, a folder not opened: the content is shown as it is."""
@@ -232,6 +331,23 @@ def test_no_character_of_a_model_acts_on_the_terminal(typist: Typist) -> None:
     assert r"ls \u{1b}[2K\u{1b}]0;t\u{7}\r\u{8}\u{9b}31m \u{202e}gnp.exe\u{202c} \u{200b}\u{d800} \u{2028} end" in shown
 
 
+@pytest.mark.parametrize("hidden", [*"\xa0\u2003\u3164\u115f\u2800\u034f\ufe0f\U000e0100\U000e0041\xad\ufeff"])
+def test_what_shows_nothing_is_spelled_out(typist: Typist, hidden: str) -> None:
+    """Two names that look the same are not the same: blanks, fillers and selectors of every kind are seen."""
+    typist.ask(permission(arguments={"path": f"a{hidden}b"}))
+    typist.wait_for(f"path: a\\u{{{ord(hidden):x}}}b\n")
+    typist.type("n\n")
+    typist.answer()
+
+
+def test_marks_do_not_climb_over_other_lines(typist: Typist) -> None:
+    """Accents stand on letters; a tower of them, or one on our own text, is spelled out."""
+    typist.ask(permission(arguments={"text": "\u0301e\u0301" + "\u0301" * 5}))
+    typist.wait_for(r"text: \u{301}e" + "\u0301" * 3 + r"\u{301}" * 3 + "\n")
+    typist.type("n\n")
+    typist.answer()
+
+
 def test_no_line_of_a_model_passes_for_one_of_ours(typist: Typist) -> None:
     """Lines of an argument stand behind a bar, so a forged prompt is seen to be one."""
     typist.ask(permission(arguments={"script": "true\n[y] yes, this once\n> "}))
@@ -241,6 +357,23 @@ def test_no_line_of_a_model_passes_for_one_of_ours(typist: Typist) -> None:
     typist.answer()
 
     assert "\n  | [y] yes, this once\n" in shown
+
+
+@pytest.mark.parametrize("columns", [40, 81])
+def test_no_row_of_a_model_passes_for_a_line_of_ours(typist: Typist, columns: int) -> None:
+    """A line that is longer than the terminal is wide goes on behind a mark, whatever the width of its characters."""
+    with open(typist.device, "rb", buffering=0) as device:
+        termios.tcsetwinsize(device, (24, columns))
+    forged = "資料e" * 20 + " " * 200 + "[y] yes, this once"
+    typist.ask(permission(arguments={"path": forged, "script": f"{forged}\n{forged}"}))
+    shown = typist.wait_for("[n] no")
+    typist.type("n\n")
+    typist.answer()
+
+    cells = [sum(2 if ord(character) > 127 else 1 for character in row) for row in shown.split("\n")]
+    assert max(cells) <= columns
+    assert shown.count("\n[y] yes") == 1
+    assert "".join(shown.split("\n  \\ ")).count(forged) == 3
 
 
 def test_wide_characters_and_emoji_are_shown_as_they_are(typist: Typist) -> None:
@@ -377,6 +510,29 @@ def test_a_cancelled_run_ends_the_question(typist: Typist) -> None:
     assert answers == [None]
 
 
+def test_cancelling_a_run_ends_the_question_and_leaves_the_terminal_as_it_was(typist: Typist) -> None:
+    """The run does not wait for the human; half an answer is not left for whoever reads next."""
+    with open(typist.device, "rb", buffering=0) as device:
+        before = termios.tcgetattr(device)
+        loop = Loop(
+            ScriptedBackend([call("careful")]),
+            provider=Policy(
+                Toolbox([careful]), on_ask=lambda request: terminal.ask(request, terminal=typist.device), rules=[]
+            ),
+        )
+        run = loop.run("Be careful.")
+        typist.type("y")  # and no Enter
+        typist.wait_for("y")
+        run.cancel()
+
+        assert run.result(5).status == "cancelled"
+        assert run.drained(5)
+        typist.wait_for("[this is not asked any more]")
+        assert termios.tcgetattr(device) == before
+        os.write(typist.master, b"next\n")
+        assert os.read(device.fileno(), 100) == b"next\n"
+
+
 SCRIPT = """
 import sys
 from llm_agent import terminal
@@ -417,3 +573,31 @@ def test_ctrl_c_interrupts_the_question(typist: Typist) -> None:
 
     assert output == "interrupted\n"
     assert process.returncode != -signal.SIGINT
+
+
+RUN_SCRIPT = """
+from llm_agent import Loop, Policy, terminal
+from llm_agent.testing import ScriptedBackend, call
+from llm_agent.tools import Toolbox
+
+def careful() -> str:
+    return "done"
+
+loop = Loop(ScriptedBackend([call("careful")]), provider=Policy(Toolbox([careful]), rules=[], on_ask=terminal.ask))
+try:
+    with loop.run("Be careful.") as run:
+        for event in run.events():
+            pass
+except KeyboardInterrupt:
+    print("interrupted", run.result(5).status, run.drained(5))
+"""
+
+
+def test_ctrl_c_at_a_question_cancels_the_run_around_it(typist: Typist) -> None:
+    """The question is on the run's thread, the signal on the main one: the run ends, and the question with it."""
+    with in_terminal_of_its_own(typist.device, RUN_SCRIPT) as process:
+        typist.type("\x03")
+        output, _ = process.communicate(timeout=5)
+
+    assert output == "interrupted cancelled True\n"
+    typist.wait_for("[this is not asked any more]")

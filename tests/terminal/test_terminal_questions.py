@@ -38,7 +38,8 @@ def test_the_end_of_the_input_is_no_answer(typist: Typist) -> None:
 def test_a_choice_is_one_of_those_offered(typist: Typist, typed: str, expected: str) -> None:
     """By its number or its text; anything else asks again."""
     typist.ask({"question": "What about it?", "choices": ["drop", "keep"]})
-    typist.type(f"{typed}\n")
+    for line in typed.split("\n"):
+        typist.type(f"{line}\n")
 
     assert typist.answer() == expected
 
@@ -101,6 +102,17 @@ def test_a_value_that_does_not_fit_is_asked_for_again(typist: Typist) -> None:
     assert typist.answer() == {"action": "accept", "content": {"age": 36}}
 
 
+@pytest.mark.parametrize("items", [{"enum": ["S", "L"]}, {"anyOf": [{"const": "S", "title": "small"}, {"const": "L"}]}])
+def test_several_choices_are_some_of_those_offered(typist: Typist, items: dict[str, Any]) -> None:
+    """They are shown, and anything else is asked for again."""
+    typist.ask(form(sizes={"type": "array", "items": {"type": "string", **items}}))
+    typist.type("y\n")
+    typist.type("S, M\n", after="sizes (some of, with commas between: S, L; may be empty): ")
+    typist.type("L,S\n", after="sizes (some of, with commas between: S, L; may be empty): ")
+
+    assert typist.answer() == {"action": "accept", "content": {"sizes": ["L", "S"]}}
+
+
 def test_an_empty_line_is_the_default_that_was_shown_or_nothing(typist: Typist) -> None:
     """What is not required and was not typed is not sent."""
     typist.ask(form(branch={"type": "string", "default": "main"}, note={"type": "string"}))
@@ -115,7 +127,8 @@ def test_an_empty_line_is_the_default_that_was_shown_or_nothing(typist: Typist) 
 def test_a_form_can_be_refused(typist: Typist, typed: str, action: str) -> None:
     """A no declines, the end of the input cancels; nothing is sent."""
     typist.ask(form(name={"type": "string"}))
-    typist.type(typed)
+    for line in typed.splitlines(keepends=True):
+        typist.type(line)
 
     assert typist.answer() == {"action": action}
 

@@ -179,8 +179,40 @@ def test_special_files_are_refused_at_once(root: Path, kind: str, monkeypatch: p
             (os.mkfifo if kind == "pipe" else os.mkdir)(root / "x")
         workspace = Workspace(root)
 
-        for name, arguments in every_tool("x")[:3]:
-            assert call(workspace, name, **arguments).is_error, name
+        refused = {"read", "write", "edit"} | ({"list", "glob", "grep"} if kind != "folder" else set())
+        begun = monotonic()
+        for name, arguments in every_tool("x"):
+            assert call(workspace, name, **arguments).is_error == (name in refused), name
+        assert monotonic() - begun < 5
+
+
+@pytest.mark.parametrize("path", ["d/" * 900 + "x", "x" * 5_000, "d/" * 2_500 + "x", "x" * 300])
+def test_a_path_that_cannot_be_one_is_refused_shortly(root: Path, path: str) -> None:
+    """Too deep or too long: nothing is made on the way, and the path is not told back whole."""
+    workspace, before = Workspace(root), sorted(os.listdir(root))
+
+    for name, arguments in every_tool(path):
+        answer = call(workspace, name, **arguments)
+        assert answer.is_error, name
+        assert len(str(answer.content)) < 500, name
+        assert "Errno" not in str(answer.content), name
+    assert sorted(os.listdir(root)) == before
+
+
+@pytest.mark.parametrize("becomes", ["missing", "link", "file"])
+def test_a_root_that_is_gone_is_not_looked_for_elsewhere(root: Path, becomes: str) -> None:
+    """What a link in its place leads to is not the workspace; every tool says what is wrong."""
+    workspace = Workspace(root, run=True)
+    root.rename(root.with_name("moved"))
+    if becomes == "link":
+        root.symlink_to(root.parent / "outside")
+    elif becomes == "file":
+        root.write_text(SECRET)
+
+    for name, arguments in [*every_tool("secret.txt"), ("run", {"command": "ls"})]:
+        answer = call(workspace, name, **arguments)
+        assert answer.is_error, name
+        assert "the root of the workspace cannot be entered" in str(answer.content), name
 
 
 def test_what_became_a_link_after_it_was_looked_up_is_not_opened(root: Path) -> None:

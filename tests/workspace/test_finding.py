@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from time import monotonic
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from llm_agent.messages import ToolRequest
 from llm_agent.testing.tools import call_context
 from llm_agent.tools import Workspace
-from llm_agent.tools.workspace import search
+from llm_agent.tools.workspace import listing, search
 from llm_agent.tools.workspace.confinement import Root
 from llm_agent.tools.workspace.listing import GlobPattern
 
@@ -78,7 +80,7 @@ def test_a_long_list_says_how_many_are_left_out(tmp_path: Path) -> None:
     for number in range(1_003):
         (tmp_path / f"{number:04}").touch()
 
-    assert told(tmp_path, "list").endswith("\n0999\n[3 more entries are not shown; ask for less]")
+    assert told(tmp_path, "list").endswith("\n0999\n[3 more entries are not shown; use glob with a pattern]")
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,11 @@ def test_a_pattern_that_cannot_be_one_is_refused(tree: Path, pattern: str) -> No
         refused(tree, "grep", pattern="x", glob=pattern)
 
 
+def test_glob_says_where_a_pattern_starts(tree: Path) -> None:
+    """An absolute one fits nothing, even where the folder is the workspace."""
+    assert "without / in front" in told(tree, "glob", pattern=f"{tree}/src/*.py")
+
+
 def test_a_hostile_pattern_takes_no_time(tmp_path: Path) -> None:
     """Neither stars in one name nor `**` in a row make it try again and again."""
     hostile = GlobPattern("/".join(["**"] * 30) + "/" + "*a" * 30 + "b")
@@ -145,6 +152,63 @@ def test_any_path_fits_two_stars_and_its_own_spelling(path: list[str]) -> None:
     assert GlobPattern("/" + "/".join(path)).matches(path)
     assert GlobPattern(f"**/{path[-1]}").matches(path)
     assert not GlobPattern("/" + "/".join([*path, "c"])).matches(path)
+
+
+HOSTILE_TREE = """
+import sys
+from llm_agent.messages import ToolRequest
+from llm_agent.tools import Workspace
+print(Workspace(sys.argv[1]).execute_tool_calls([ToolRequest("1", "glob", {"pattern": "*"})])[0].content)
+"""
+
+
+@pytest.mark.parametrize("line", ["*a" * 12 + "*b", "/**/a/**/a/**/a/**/a/**/a/**/a/**/b", "**a" * 12 + "b"])
+def test_a_hostile_ignore_file_takes_no_time(tmp_path: Path, line: str) -> None:
+    """A repository cannot stop the process by what it ignores; the lines that could are passed over."""
+    deep = tmp_path / "/".join(["a"] * 50)
+    deep.mkdir(parents=True)
+    (tmp_path / ".gitignore").write_text(f"{line}\n*.log\n")
+    (deep / ("a" * 200)).write_text("x")
+    (tmp_path / "x.log").write_text("x")
+
+    # In a process of its own: nothing in this one could end it.
+    done = subprocess.run(
+        [sys.executable, "-c", HOSTILE_TREE, str(tmp_path)], capture_output=True, text=True, timeout=20
+    )
+
+    assert done.stdout.split("\n")[0] == ".gitignore"
+    assert "x.log" not in done.stdout
+
+
+def test_a_cancel_ends_a_walk_within_a_folder(tmp_path: Path) -> None:
+    """A folder may hold a million names."""
+    (tmp_path / "a").write_text("x")
+    cancelled = threading.Event()
+    cancelled.set()
+
+    with call_context(cancelled=cancelled):
+        with pytest.raises(TimeoutError):
+            listing.list_names(Root(tmp_path), ".")
+        with pytest.raises(TimeoutError):
+            listing.find_files(Root(tmp_path), "*", ".")
+
+
+def test_no_name_passes_for_two(tmp_path: Path, finder: str | None) -> None:
+    """A line feed in a name is spelled out, and no line of another file is shown for it."""
+    (tmp_path / "x\nforged").write_text("needle\n")
+    (tmp_path / "forged").write_text("something else\n")
+
+    for shown in (told(tmp_path, "list"), told(tmp_path, "glob", pattern="*")):
+        assert shown.split("\n") == ["forged", r"x\nforged [a name for commands only: no tool takes it as a path]"]
+    assert "something else" not in found(tmp_path, finder, "needle")
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"back\\slash", b"bell\a"])
+def test_a_name_that_no_tool_takes_says_so(tmp_path: Path, name: bytes) -> None:
+    """It would otherwise be tried in vain."""
+    open(os.path.join(os.fsencode(tmp_path), name), "wb").close()
+
+    assert told(tmp_path, "list").endswith(" [a name for commands only: no tool takes it as a path]")
 
 
 def test_a_walk_follows_no_link(tmp_path: Path) -> None:
@@ -243,6 +307,13 @@ def test_a_pattern_is_never_an_option(tmp_path: Path, finder: str | None, patter
     assert found(tmp_path, finder, "x", path="--pre=sh").endswith("1:x -e --files --pre=sh -")
 
 
+@pytest.mark.parametrize("pattern", ["", "x" * 5_000, "a\0b"])
+def test_a_pattern_that_no_text_has_is_refused(tmp_path: Path, finder: str | None, pattern: str) -> None:
+    """In words for who wrote it, before anything is started."""
+    with pytest.raises(ValueError, match="pattern has"):
+        found(tmp_path, finder, pattern)
+
+
 def test_many_matches_are_bounded(tmp_path: Path, finder: str | None) -> None:
     """Not more lines than a model can use, and it is told."""
     for name in "abc":
@@ -277,6 +348,18 @@ def test_a_cancelled_call_ends_a_search(tmp_path: Path) -> None:
         found(tmp_path, None, "(a+)+b")
 
     assert monotonic() - started < 5
+
+
+def test_a_finder_that_dies_is_told(tmp_path: Path) -> None:
+    """What it had found is shown, and that there may be more: a mapped file that is cut short ends it."""
+    (tmp_path / "a").write_text("needle\n")
+    dying = tmp_path / "rg"
+    dying.write_text("#!/bin/sh\nprintf './a\\0001:\\n'\nkill -BUS $$\n")
+    dying.chmod(0o755)
+
+    answer = found(tmp_path, str(dying), "needle")
+
+    assert answer.startswith("a\n1:needle\n[the search ended early")
 
 
 def test_a_huge_line_is_cut(tmp_path: Path, finder: str | None) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import threading
 import tracemalloc
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -14,6 +18,8 @@ from hypothesis import strategies as st
 
 from llm_agent.messages import ToolRequest
 from llm_agent.tools import Workspace
+from llm_agent.tools.workspace import text_files
+from llm_agent.tools.workspace.encodings import UTF_8
 
 
 def told(root: Path, name: str, **arguments: Any) -> str:
@@ -180,6 +186,21 @@ def test_a_huge_file_costs_the_memory_of_a_page(tmp_path: Path) -> None:
     assert peak < 16 << 20
 
 
+def test_a_file_that_grows_while_it_is_read_comes_to_an_end(tmp_path: Path) -> None:
+    """A log that is written faster than it is read is not read for ever."""
+    line = b"x" * (1 << 20) + b"\n"
+    (tmp_path / "a").write_bytes(line)
+
+    seen = 0
+    with open(tmp_path / "a", "rb", buffering=0) as file, open(tmp_path / "a", "ab", buffering=0) as writer:
+        for _ in text_files.lines_of(file, UTF_8):
+            seen += 1
+            writer.write(line * 2)
+            assert seen < 100
+
+    assert seen > 1
+
+
 # -- writing -------------------------------------------------------------------------------------
 
 
@@ -269,6 +290,51 @@ def test_without_write_there_is_no_tool_that_writes(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("path", ["", ".", "new/", "new/deep/"])
+def test_a_folder_is_not_written_as_a_file(tmp_path: Path, path: str) -> None:
+    """A slash at the end means a folder; nothing is made, and the answer says what to give."""
+    assert "names a folder; give the path of a file" in refused(tmp_path, "write", path=path, content="x")
+    assert os.listdir(tmp_path) == []
+
+
+def test_another_name_of_a_replaced_file_keeps_what_it_had(tmp_path: Path) -> None:
+    """A hard link is another file from then on: what it is linked to elsewhere is never written."""
+    outside = tmp_path / "outside"
+    outside.write_text("old")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "a").hardlink_to(outside)
+
+    told(tmp_path / "root", "edit", path="a", old="old", new="new")
+
+    assert ((tmp_path / "root" / "a").read_text(), outside.read_text()) == ("new", "old")
+
+
+REWRITE_FOR_EVER = """
+import sys
+from llm_agent.messages import ToolRequest
+from llm_agent.tools import Workspace
+workspace = Workspace(sys.argv[1])
+while True:
+    for letter in "ab":
+        call = ToolRequest("1", "write", {"path": "file", "content": letter * int(sys.argv[2])})
+        print(workspace.execute_tool_calls([call])[0].content, flush=True)
+"""
+
+
+def test_a_kill_leaves_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    """Never a half of one: a process that rewrites a file is killed in the middle of it, again and again."""
+    size = 2_000_000
+    for _ in range(3):
+        command = [sys.executable, "-c", REWRITE_FOR_EVER, str(tmp_path), str(size)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            for _ in range(3):  # some writes are whole; the next is under way
+                process.stdout.readline()
+            process.kill()
+        text = (tmp_path / "file").read_text()
+        assert (len(text), len(set(text))) == (size, 1)
+
+
 # -- editing -------------------------------------------------------------------------------------
 
 
@@ -307,7 +373,7 @@ def test_all_places_are_replaced_when_asked_for(tmp_path: Path) -> None:
         ("def f():\n  return 1", "only white space differs from line 2 on; the text there is\ndef f():\n    return 1"),
         ("def  f():", "only white space differs from line 2 on"),
         ("2\tdef f():\n3\t    return 1", "line numbers that read puts in front; leave them out"),
-        ("def f():\n    return 2", "its first line is found at 2, but what follows differs"),
+        ("def f():\n    return 2", "its first line is found at line 2, but what follows differs"),
         ("class C:", "nothing in it comes near; read it again"),
     ],
 )
@@ -362,6 +428,52 @@ def test_bytes_that_are_no_text_survive_an_edit(tmp_path: Path) -> None:
     told(tmp_path, "edit", path="a", old="end", new="the end")
 
     assert (tmp_path / "a").read_bytes() == b"x\n" * 40_000 + b"\xff\xfe\n" + b"the end\n"
+
+
+def test_a_text_that_nearly_fits_everywhere_takes_no_time(tmp_path: Path) -> None:
+    """Finding takes linear time: no other thread moves while a text is searched."""
+    (tmp_path / "a").write_bytes(b"x\r\n" * 1_000_000)
+    begun = monotonic()
+
+    refused(tmp_path, "edit", path="a", old="x\n" * 10_000 + "y", new="z")
+
+    assert monotonic() - begun < 5  # by a regular expression: minutes
+
+
+def test_a_damaged_file_is_not_edited(tmp_path: Path) -> None:
+    """Half of a UTF-16 character cannot be kept as it was."""
+    (tmp_path / "a").write_bytes(b"\xff\xfea\0b\0c")
+
+    assert "damaged UTF-16" in refused(tmp_path, "edit", path="a", old="a", new="b")
+    assert (tmp_path / "a").read_bytes() == b"\xff\xfea\0b\0c"
+
+
+def test_no_edit_of_many_at_once_is_lost(tmp_path: Path) -> None:
+    """Who comes too late is told to read again; whoever was told "replaced" is in the file."""
+    (tmp_path / "a").write_text("".join(f"{name} 0\n" for name in "abc"))
+    workspace = Workspace(tmp_path)
+
+    def count(name: str) -> None:
+        done = 0
+        while done < 100:
+            arguments = {"path": "a", "old": f"{name} {done}\n", "new": f"{name} {done + 1}\n"}
+            (answer,) = workspace.execute_tool_calls([ToolRequest("1", "edit", arguments)])
+            if answer.is_error and "was changed by somebody else meanwhile" not in str(answer.content):
+                return
+            done += not answer.is_error
+
+    threads = [threading.Thread(target=count, args=(name,)) for name in "abc"]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that they do come between each other
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(5)
+    finally:
+        sys.setswitchinterval(usual)
+
+    assert (tmp_path / "a").read_text() == "a 100\nb 100\nc 100\n"
 
 
 def test_a_character_that_the_encoding_lacks_is_refused(tmp_path: Path) -> None:

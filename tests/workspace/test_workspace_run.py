@@ -16,9 +16,9 @@ import pytest
 from llm_agent import ArtifactFolder
 from llm_agent.errors import ConfigError
 from llm_agent.messages import ToolAnswer, ToolRequest
+from llm_agent.process_table import HAS_TABLE, row_of
 from llm_agent.testing.tools import call_context
 from llm_agent.tools import Workspace
-from llm_agent.tools.process_table import HAS_TABLE, row_of
 
 pytestmark = pytest.mark.skipif(not HAS_TABLE, reason="survivors are looked up in /proc")
 
@@ -40,9 +40,14 @@ def alive_with(token: str) -> list[int]:
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Iterator[Workspace]:
-    """Commands of this one carry a word of its own; nothing that carries it survives a test."""
-    token = uuid.uuid4().hex
+def token() -> str:
+    """A word of one test's own."""
+    return uuid.uuid4().hex
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, token: str) -> Iterator[Workspace]:
+    """Commands of this one carry the word; nothing that carries it survives a test."""
     yield Workspace(tmp_path, run=True, env={**os.environ, "TOKEN_OF_TEST": token})
     assert alive_with(token) == []
 
@@ -93,6 +98,46 @@ def test_a_command_line_in_one_piece_is_refused_with_the_way_out(workspace: Work
     assert "give the program alone as command" in str(answer.content)
 
 
+@pytest.mark.parametrize(
+    ("command", "args", "hint"),
+    [
+        ("", [], "command is empty"),
+        ("python -c 'print(1)'", ["x"], "give the program alone as command"),
+        ("no-such-program", [], "a file of the workspace is run as ./name"),
+        ("cd", ["src"], "a command of the shell by sh with the args -c and the line"),
+        ("./plain.txt", [], "a script can be given to its interpreter"),
+        (".", [], "no file that can be executed"),
+        ("./bare", [], "give its interpreter as command"),
+        ("echo", ["x" * 300_000], "put the text into a file"),
+        ("echo", ["a\0b"], "cannot have NUL"),
+    ],
+)
+def test_what_cannot_be_started_says_the_way_out(
+    tmp_path: Path, workspace: Workspace, command: str, args: list[str], hint: str
+) -> None:
+    """In words for a model: no number of an error, no name of ours."""
+    (tmp_path / "plain.txt").write_text("text")
+    (tmp_path / "bare").write_bytes(b"\0\1")
+    (tmp_path / "bare").chmod(0o755)
+
+    answer = answered(workspace, command, *args)
+
+    assert answer.is_error
+    assert hint in str(answer.content)
+    assert "Errno" not in str(answer.content)
+
+
+def test_the_declaration_tells_how_long_a_command_may_take(tmp_path: Path) -> None:
+    """A model need not try it out."""
+    (declared,) = [
+        declaration["function"]
+        for declaration in Workspace(tmp_path, run=True, run_timeout=90).tools_for_llm()
+        if declaration["function"]["name"] == "run"
+    ]
+
+    assert "90 by default and at most" in declared["parameters"]["properties"]["timeout"]["description"]
+
+
 def test_commands_run_in_the_root(workspace: Workspace) -> None:
     """Wherever this process works, and also for programs of the workspace itself."""
     script = workspace.root / "script.sh"
@@ -121,14 +166,15 @@ HARD_TO_END = {
     "flood": "yes | head -c 2G",
     "deaf to SIGTERM": "trap '' TERM; while :; do sleep 1; done",
     "children deaf to SIGTERM": "for i in 1 2 3; do sh -c \"trap '' TERM; while :; do sleep 1; done\" & done; wait",
+    "own session, left behind, without its environment": "env -i setsid sh -c 'sleep 60; : {token}' & echo started",
     "double fork": "(setsid sh -c 'sleep 60 & exit' &) ; sleep 60",
 }
 
 
 @pytest.mark.parametrize("script", HARD_TO_END.values(), ids=HARD_TO_END.keys())
-def test_nothing_of_a_command_survives_its_time(workspace: Workspace, script: str) -> None:
+def test_nothing_of_a_command_survives_its_time(workspace: Workspace, token: str, script: str) -> None:
     """However it tries to stay: background, a pipe held open, a session of its own, a flood, a deaf ear."""
-    answer = answered(workspace, "sh", "-c", script, timeout=0.5)
+    answer = answered(workspace, "sh", "-c", script.replace("{token}", token), timeout=0.5)
 
     assert answer.structured is not None
     assert answer.structured["duration-s"] < 5  # they would take a minute

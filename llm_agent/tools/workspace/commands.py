@@ -7,6 +7,7 @@ command is not confined: it may do whatever this process's user may.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import uuid
@@ -27,6 +28,7 @@ from llm_agent.tools.workspace.confinement import Root
 _KEPT_BYTES: Final = 4 << 20
 # Characters that are shown: below the size (16,384) from which on the loop would make an excerpt.
 _SHOWN_CHARS: Final = 15_000
+_COMMAND_CHARS: Final = 200
 # Seconds before the engine's own deadline at which a command is killed, so that there is an answer.
 _BEFORE_DEADLINE: Final = 0.5
 # What our own backends read: a model could print it.
@@ -47,16 +49,17 @@ class Commands:
         """Run one program to its end and answer with its output.
 
         Raises:
-            ValueError: the timeout is no number of seconds above 0.
-            OSError: the program cannot be started.
+            ValueError: the timeout is no number of seconds above 0, or this can be no command.
+            OSError: the program cannot be started; says what to do instead.
         """
         seconds = self._seconds(timeout)
+        _check(command, args)
         env = _environment() if self.env is None else self.env
-        try:
-            with self.root.as_working_folder() as folder:
+        with self.root.as_working_folder() as folder:
+            try:
                 done = run_command([command, *args], cwd=folder, env=env, timeout=seconds, max_output=_KEPT_BYTES)
-        except FileNotFoundError as problem:
-            raise FileNotFoundError(f"there is no program {command!r}{_hint(command, args)}") from problem
+            except OSError as problem:
+                raise type(problem)(_not_started(command, problem)) from problem
         facts = {"exit-status": done.returncode, "timed-out": done.timed_out, "duration-s": round(done.duration_s, 3)}
         text = self._shown(done.output)
         ending = f"[{_ending(done)}]"
@@ -90,10 +93,33 @@ class Commands:
         return cut.joined(marker)
 
 
-def _hint(command: str, args: Sequence[str]) -> str:
-    if " " in command.strip() and not args:
-        return "; give the program alone as command, and each of its arguments as one item of args"
-    return ""
+def _check(command: str, args: Sequence[str]) -> None:
+    if not command.strip():
+        raise ValueError("command is empty; give the program to run")
+    if any("\0" in text for text in (command, *args)):
+        raise ValueError("command and args cannot have NUL characters")
+
+
+def _not_started(command: str, problem: OSError) -> str:
+    shown = repr(command if len(command) <= _COMMAND_CHARS else f"{command[:_COMMAND_CHARS]}[...]")
+    match problem.errno:
+        case errno.ENOENT if len(command.split()) > 1:
+            return (
+                f"there is no program {shown}; give the program alone as command, and each of its arguments "
+                "as one item of args"
+            )
+        case errno.ENOENT:
+            return (
+                f"there is no program {shown}; a file of the workspace is run as ./name, "
+                "and a command of the shell by sh with the args -c and the line"
+            )
+        case errno.EACCES:
+            return f"{shown} is no file that can be executed; a script can be given to its interpreter, as args"
+        case errno.ENOEXEC:
+            return f"{shown} is no program, or a script without #!; give its interpreter as command"
+        case errno.E2BIG:
+            return "args are too long for a command; put the text into a file and give its name"
+    return str(problem)
 
 
 def _ending(done: CommandResult) -> str:

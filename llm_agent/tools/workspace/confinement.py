@@ -4,7 +4,9 @@ The law: nothing outside of the root is opened, whatever links lie on the way an
 them meanwhile. No path is compared and then used; each component is opened in the folder that
 was opened before it, by a call that follows no link. A link is read and walked like typed
 components, so one that stays inside is followed and one that leads out is refused. Trusted
-are the folders above the root, hard links and mounts. What is done with files: `text_files`.
+are the folders above the root, hard links and mounts: what is linked or mounted inside is inside.
+A root that is replaced is the new folder from then on, never what a link in its place leads to.
+What is done with files: `text_files`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import re
 import stat
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +35,11 @@ _DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 
 # Source: path_resolution(7), the kernel's own limit.
 _MOST_LINKS: Final = 40
+# Folders within each other: each is a file descriptor on the way.
+DEEPEST: Final = 64
+# Source: limits.h(0p), PATH_MAX of Linux.
+_PATH_CHARS: Final = 4_096
+_SHOWN_CHARS: Final = 200
 # What a link in the way of a call that follows none is answered with, by system.
 _LINK_IN_THE_WAY: Final = frozenset({errno.ELOOP, errno.EMLINK})
 
@@ -48,7 +56,7 @@ class Place:
     name: str
     """No link when it was looked at; `.` for the folder itself."""
     shown: str
-    """The path as the model gave it, relative to the root."""
+    """The path as the model gave it, relative to the root; cut where it is very long."""
 
     def status(self) -> os.stat_result | None:
         """Return what is there, a link as a link; `None` for nothing."""
@@ -56,6 +64,8 @@ class Place:
             return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return None
+        except OSError as problem:
+            raise _told(problem, self.shown) from problem
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
@@ -76,26 +86,36 @@ class Place:
     def replace(self, data: bytes, seen: os.stat_result | None) -> None:
         """Put a file here, whole or not at all, in the place of the one *seen*; it keeps its mode and owner.
 
+        Other names of that file (hard links) keep what they had.
+
         Raises:
-            OSError: it cannot be written; or what is here is not what was *seen* any more.
+            OSError: it cannot be written; or what is here is not what was *seen* any more. Two of
+                this process never miss each other; another process's change within the
+                microseconds before the rename can be.
         """
         # A rename would not ask: it needs the folder's permission, not the file's.
         if seen is not None and not os.access(self.name, os.W_OK, dir_fd=self.folder, follow_symlinks=False):
             raise PermissionError(f"{self.shown} is write-protected")
         draft = f".{uuid.uuid4().hex}.tmp"
-        handle = os.open(draft, _DRAFT, 0o666 if seen is None else 0o600, dir_fd=self.folder)
         try:
-            with open(handle, "wb") as file:
-                file.write(data)
-                if seen is not None:
-                    _take_over(handle, seen)
-            if _identity(self.status()) != _identity(seen):
-                raise OSError(f"{self.shown} was changed by somebody else meanwhile; read it again")
-            os.replace(draft, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
-        except BaseException:
+            self._draft(draft, data, seen)
+            with _RENAMES.lock:
+                if _identity(self.status()) != _identity(seen):
+                    raise OSError(f"{self.shown} was changed by somebody else meanwhile; read it again")
+                os.replace(draft, self.name, src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        except BaseException as problem:
             with suppress(OSError):  # the first trouble is the one to tell
                 os.unlink(draft, dir_fd=self.folder)
+            if isinstance(problem, OSError):
+                raise _told(problem, self.shown) from problem
             raise
+
+    def _draft(self, name: str, data: bytes, seen: os.stat_result | None) -> None:
+        handle = os.open(name, _DRAFT, 0o666 if seen is None else 0o600, dir_fd=self.folder)
+        with open(handle, "wb") as file:
+            file.write(data)
+            if seen is not None:
+                _take_over(handle, seen)
 
     @contextmanager
     def as_folder(self) -> Iterator[int]:
@@ -147,10 +167,10 @@ class Root:
             OSError: a folder on the way is missing, or cannot be entered.
         """
         parts = self.parts(path)
-        shown = "/".join(parts) or "."
+        shown = _shortened("/".join(parts) or ".")
         way: list[int] = []
         try:
-            way.append(os.open(self.path, _STEP))
+            way.append(self._entered())
             name = self._walked(way, list(parts), shown, make_folders)
             yield Place(way[-1], name, shown)
         finally:
@@ -160,9 +180,15 @@ class Root:
     @contextmanager
     def as_working_folder(self) -> Iterator[str]:
         """Yield what a command takes as its `cwd` to be in this folder, whatever its path leads to by then."""
-        handle = os.open(self.path, _STEP)
+        handle = self._entered()
         with _closed_after(handle):
             yield f"/proc/self/fd/{handle}" if os.path.isdir("/proc/self/fd") else str(self.path)
+
+    def _entered(self) -> int:
+        try:
+            return os.open(self.path, _STEP)
+        except OSError as problem:
+            raise type(problem)(f"the root of the workspace cannot be entered: {problem.strerror}") from problem
 
     def parts(self, path: str) -> tuple[str, ...]:
         """Return the components of *path*, as seen from the root; nothing is looked up.
@@ -173,12 +199,12 @@ class Root:
         check_spelling(path)
         parts = _components(path)
         if ".." in parts:
-            raise ValueError(f"{path!r}: .. is not followed; give the path from the root of the workspace")
-        if not path.startswith("/"):
-            return parts
-        inside = self._inside(path)
+            raise ValueError(f"{_quoted(path)}: .. is not followed; give the path from the root of the workspace")
+        inside = self._inside(path) if path.startswith("/") else parts
         if inside is None:
             raise _leads_out(path)
+        if len(inside) > DEEPEST:
+            raise _too_deep(path)
         return inside
 
     def _inside(self, absolute: str) -> tuple[str, ...] | None:
@@ -204,6 +230,8 @@ class Root:
                     raise OSError(f"{shown}: too many symbolic links on the way")
                 pending += reversed(self._of_link(target, way, shown))
             elif pending:
+                if len(way) > DEEPEST:
+                    raise _too_deep(shown)
                 way.append(_entered(name, way[-1], shown, make_folders))
             else:
                 return name
@@ -231,17 +259,29 @@ def _closed_after(handle: int) -> Iterator[None]:
 
 
 def check_spelling(path: str) -> None:
-    """Refuse what other programs would understand as another place than we do.
+    """Refuse what other programs would understand as another place than we do, and what is no path at all.
 
     Raises:
         ValueError: names the path and the way out.
     """
+    shown = _quoted(path)
     if _CONTROL.search(path):
-        raise ValueError(f"{path!r}: a path has no control characters")
+        raise ValueError(f"{shown}: a path has no control characters")
     if path.startswith("~"):
-        raise ValueError(f"{path!r}: ~ is not expanded; give the path from the root of the workspace")
+        raise ValueError(f"{shown}: ~ is not expanded; give the path from the root of the workspace")
     if _DRIVE.match(path) or "\\" in path:
-        raise ValueError(f"{path!r}: drives and \\ are not understood; give the path from the root, with /")
+        raise ValueError(f"{shown}: drives and \\ are not understood; give the path from the root, with /")
+    if len(path) > _PATH_CHARS:
+        raise ValueError(f"{shown}: a path has at most {_PATH_CHARS} characters")
+
+
+def _shortened(path: str) -> str:
+    half = _SHOWN_CHARS // 2
+    return path if len(path) <= _SHOWN_CHARS else f"{path[:half]}[...]{path[-half:]}"
+
+
+def _quoted(path: str) -> str:
+    return repr(_shortened(path))
 
 
 def _components(path: str) -> tuple[str, ...]:
@@ -249,7 +289,13 @@ def _components(path: str) -> tuple[str, ...]:
 
 
 def _leads_out(shown: str) -> PermissionError:
-    return PermissionError(f"{shown!r} is outside of the workspace, or leads out of it; only paths inside can be used")
+    return PermissionError(
+        f"{_quoted(shown)} is outside of the workspace, or leads out of it; only paths inside can be used"
+    )
+
+
+def _too_deep(shown: str) -> ValueError:
+    return ValueError(f"{_quoted(shown)}: more than {DEEPEST} folders within each other")
 
 
 def _link_target(name: str, folder: int) -> str | None:
@@ -276,15 +322,17 @@ def _entered(name: str, folder: int, shown: str, make: bool) -> int:
 
 
 def _told(problem: OSError, shown: str, name: str | None = None) -> OSError:
-    """The same trouble in words for the model."""
-    where = shown if name is None else f"{shown}: {name}"
+    """The same trouble in words for the model; our own as it is."""
+    if problem.errno is None:
+        return problem
+    where = shown if name is None else f"{shown}: {_shortened(name)}"
     if problem.errno == errno.ENOENT:
         return FileNotFoundError(f"{where} does not exist")
     if problem.errno == errno.ENOTDIR:
         return NotADirectoryError(f"{where} is no folder")
     if problem.errno in _LINK_IN_THE_WAY:
         return OSError(f"{where} became a link while it was opened; try again")
-    return OSError(problem.errno, f"{where}: {os.strerror(problem.errno or 0)}")
+    return type(problem)(f"{where}: {os.strerror(problem.errno)}")
 
 
 def _check_regular(mode: int, shown: str) -> None:
@@ -311,3 +359,14 @@ def _identity(status: os.stat_result | None) -> tuple[int, ...] | None:
     if status is None:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class _Renames:
+    """One at a time in this process: between the look at a file and the rename, nobody of ours comes in."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+_RENAMES: Final = _Renames()
+os.register_at_fork(after_in_child=_RENAMES.__init__)  # type: ignore[misc]  # whoever held it is not in the child

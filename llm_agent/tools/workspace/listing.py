@@ -18,19 +18,22 @@ import attrs
 
 from llm_agent.call_context import current_call
 from llm_agent.codec import clean_text
-from llm_agent.tools.workspace.confinement import Root, kind_of
+from llm_agent.tools.workspace.confinement import DEEPEST, Root, kind_of
 
 # What is shown of a long list, in entries and in characters.
 _MOST_LISTED: Final = 1_000
 LISTED_CHARS: Final = 15_500
 # Files after which a walk stops: a tree that large is searched by folders.
 _MOST_WALKED: Final = 200_000
-# Folders within each other: each is a file descriptor while it is walked.
-_DEEPEST: Final = 64
 _MOST_ALTERNATIVES: Final = 64
+_PATTERN_CHARS: Final = 1_000
 _IGNORE_FILE: Final = ".gitignore"
-_IGNORE_BYTES: Final = 1 << 20
+_IGNORE_BYTES: Final = 65_536
+_MOST_IGNORE_LINES: Final = 1_000
 _ALWAYS_LEFT_OUT: Final = ".git"
+
+# What `confinement` takes in no path.
+_UNSPEAKABLE: Final = re.compile(r"[\x00-\x1f\x7f\\]")
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -43,15 +46,19 @@ def list_names(root: Root, path: str) -> str:
         ValueError, OSError: no folder of the workspace.
     """
     with root.place(path) as place, place.as_folder() as folder, os.scandir(folder) as entries:
-        names = sorted(_shown_entry(entry, folder) for entry in entries)
-    return bounded(names, "entries", _MOST_LISTED) if names else f"[{place.shown} is empty]"
+        names = sorted(_shown_entry(entry, folder) for entry in _while_wanted(entries))
+    return (
+        bounded(names, "entries are not shown; use glob with a pattern", _MOST_LISTED)
+        if names
+        else f"[{place.shown} is empty]"
+    )
 
 
 def _shown_entry(entry: os.DirEntry[str], folder: int) -> str:
-    name = clean_text(entry.name)
+    name = shown_name(entry.name)
     if entry.is_symlink():
         try:
-            return f"{name} -> {clean_text(os.readlink(entry.name, dir_fd=folder))}"
+            return f"{name} -> {shown_name(os.readlink(entry.name, dir_fd=folder))}"
         except OSError:
             return name
     if entry.is_dir(follow_symlinks=False):
@@ -64,8 +71,14 @@ def _shown_entry(entry: os.DirEntry[str], folder: int) -> str:
         return name
 
 
-def bounded(lines: Iterable[str], what: str, most: int) -> str:
-    """Join lines up to a size that a model is spared a half of; says how many are left out."""
+def shown_name(name: str) -> str:
+    """Return a name as one line: none passes for two, and one that no file tool takes says so."""
+    shown = _UNSPEAKABLE.sub(lambda found: ascii(found[0])[1:-1], clean_text(name))
+    return name if shown == name else f"{shown} [a name for commands only: no tool takes it as a path]"
+
+
+def bounded(lines: Iterable[str], note: str, most: int) -> str:
+    """Join lines up to a size that a model is shown the whole of; the *note* follows how many are left out."""
     kept: list[str] = []
     chars = left_out = 0
     for line in lines:
@@ -75,12 +88,12 @@ def bounded(lines: Iterable[str], what: str, most: int) -> str:
         else:
             kept.append(line)
     if left_out:
-        kept.append(f"[{left_out} more {what} are not shown; ask for less]")
+        kept.append(f"[{left_out} more {note}]")
     return "\n".join(kept)
 
 
 def find_files(root: Root, pattern: str, path: str) -> str:
-    """Return the files below *path* that fit *pattern*, by name, one a line.
+    """Return the files below *path* that fit *pattern*, by their paths from the root, one a line.
 
     Raises:
         ValueError: the pattern cannot be one.
@@ -90,8 +103,17 @@ def find_files(root: Root, pattern: str, path: str) -> str:
     base = len(root.parts(path))
     walk = Walk()
     found = [name for name in walk.files(root, path) if fitting.matches(name.split("/")[base:])]
-    text = bounded(map(clean_text, found), "files", _MOST_LISTED) if found else f"[no file fits {pattern}]"
+    text = (
+        bounded(map(shown_name, found), "files are not shown; narrow the pattern or path", _MOST_LISTED)
+        if found
+        else _none_fits(pattern)
+    )
     return f"{text}\n{walk.note}" if walk.note else text
+
+
+def _none_fits(pattern: str) -> str:
+    hint = "; a pattern starts in the folder that path names, without / in front" if pattern.startswith("/") else ""
+    return f"[no file fits {pattern}{hint}]"
 
 
 # -- walking -------------------------------------------------------------------------------
@@ -115,16 +137,17 @@ class Walk:
         parts = root.parts(path)
         with root.place(path) as place, place.as_folder() as folder:
             base = "".join(f"{part}/" for part in parts)
-            yield from self._below(folder, base, _ignored_above(root, parts), _DEEPEST)
+            yield from self._below(folder, base, _ignored_above(root, parts), DEEPEST)
 
     def _below(self, folder: int, base: str, ignored: Ignored, deepest: int) -> Iterator[str]:
-        _stop_if_given_up()
         ignored = ignored.with_file_in(folder, base)
         with os.scandir(folder) as entries:
-            listed = sorted(entries, key=lambda entry: entry.name)
-        for entry in listed:
+            listed = sorted(_while_wanted(entries), key=lambda entry: entry.name)
+        for entry in _while_wanted(listed):
             name, is_folder = base + entry.name, entry.is_dir(follow_symlinks=False)
-            if entry.name == _ALWAYS_LEFT_OUT or ignored.covers(name, is_folder) or self._is_over():
+            if self._is_over():
+                return
+            if entry.name == _ALWAYS_LEFT_OUT or ignored.covers(name, is_folder):
                 continue
             if is_folder:
                 yield from self._within(folder, entry.name, base, ignored, deepest)
@@ -134,7 +157,7 @@ class Walk:
 
     def _within(self, folder: int, name: str, base: str, ignored: Ignored, deepest: int) -> Iterator[str]:
         if deepest == 0:
-            self.note = f"[folders below {base} were not looked into]"
+            self.note = f"[folders more than {DEEPEST} deep were not looked into]"
             return
         try:
             inner = os.open(name, _FOLDER, dir_fd=folder)
@@ -152,10 +175,13 @@ class Walk:
         return True
 
 
-def _stop_if_given_up() -> None:
+def _while_wanted(entries: Iterable[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
+    """Yield them as long as somebody waits for the call; a folder may hold a million."""
     call = current_call()
-    if call is not None and call.cancelled.is_set():
-        raise TimeoutError("the call was given up")
+    for entry in entries:
+        if call is not None and call.cancelled.is_set():
+            raise TimeoutError("the call was given up")
+        yield entry
 
 
 # -- what is ignored -------------------------------------------------------------------------
@@ -217,9 +243,15 @@ def _spec(text: str) -> Any:
     except ImportError:
         return None
     try:
-        return GitIgnoreSpec.from_lines(text.splitlines())
+        return GitIgnoreSpec.from_lines(filter(_is_cheap, text.splitlines()[:_MOST_IGNORE_LINES]))
     except ValueError:  # git, too, passes over what it cannot understand
         return None
+
+
+def _is_cheap(line: str) -> bool:
+    # pathspec makes a regular expression of a line; each star multiplies the places that it tries,
+    # by hundreds, and no other thread moves meanwhile.
+    return line.count("**") <= 3 and all(name.count("*") <= 3 for name in line.replace("**", "").split("/"))
 
 
 # -- patterns --------------------------------------------------------------------------------
@@ -232,13 +264,15 @@ class GlobPattern:
     the length of each name, whatever the pattern.
 
     Raises:
-        ValueError: empty, with `..`, or with too many alternatives.
+        ValueError: empty, too long, with `..`, or with too many alternatives.
     """
 
     def __init__(self, pattern: str) -> None:
+        if len(pattern) > _PATTERN_CHARS:
+            raise ValueError(f"a pattern has at most {_PATTERN_CHARS} characters, got {len(pattern)}")
         parts = [part for part in pattern.split("/") if part not in ("", ".")]
         if not parts or ".." in parts:
-            raise ValueError(f"a pattern such as **/*.py was expected, got {pattern!r}")
+            raise ValueError(f"a pattern such as **/*.py was expected, without .., got {pattern!r}")
         anchored = "/".join(parts) if "/" in pattern.removesuffix("/") else f"**/{parts[0]}"
         self._alternatives = [one.split("/") for one in _alternatives(anchored)]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,11 +19,10 @@ from typing import Final
 import attrs
 
 from llm_agent.call_context import current_call
-from llm_agent.codec import clean_text
 from llm_agent.tools.process import CommandResult, run_command
 from llm_agent.tools.workspace.confinement import Root
 from llm_agent.tools.workspace.encodings import SNIFFED, encoding_of
-from llm_agent.tools.workspace.listing import LISTED_CHARS, GlobPattern, Walk, bounded
+from llm_agent.tools.workspace.listing import LISTED_CHARS, GlobPattern, Walk, bounded, shown_name
 from llm_agent.tools.workspace.text_files import Line, line_shown, lines_of
 
 # How long a search may take, in seconds; less when the call has less left.
@@ -31,16 +31,18 @@ _MOST_HITS: Final = 200
 # Hits of one file, so that one log does not hide all others.
 _MOST_PER_FILE: Final = 100
 _MOST_CONTEXT: Final = 20
+_PATTERN_CHARS: Final = 4_000
 # Bytes kept of what a finder tells: a name and a number per hit.
 _FINDER_BYTES: Final = 4 << 20
 
 _CHILD: Final = Path(__file__).with_name("search_child.py")
 
 # The text of the lines is left out of what it tells, by the narrowest column there is.
+# Mapped into memory: read piecewise, a line of gigabytes would be held, and more than once.
 # Only the .gitignore files inside of the root count, as for `glob`; no configuration of the user's.
 _RIPGREP_OPTIONS: Final = (
-    "--no-config", "--no-messages", "--color=never", "--no-heading", "--with-filename", "--line-number", "--null",
-    "--max-columns=1", "--hidden", "--glob=!.git", "--crlf", "--no-require-git", "--no-ignore-dot",
+    "--no-config", "--mmap", "--no-messages", "--color=never", "--no-heading", "--with-filename", "--line-number",
+    "--null", "--max-columns=1", "--hidden", "--glob=!.git", "--crlf", "--no-require-git", "--no-ignore-dot",
     "--no-ignore-exclude", "--no-ignore-global", "--no-ignore-parent", f"--max-count={_MOST_PER_FILE}",
 )  # fmt: skip
 
@@ -78,14 +80,17 @@ def search(root: Root, sought: Sought, *, ripgrep: str | None) -> str:
         ValueError: the pattern is not understood.
         OSError: *path* is nothing of the workspace.
     """
-    if not 0 <= sought.context <= _MOST_CONTEXT:
-        raise ValueError(f"context is a number of lines from 0 to {_MOST_CONTEXT}, got {sought.context}")
-    _check_exists(root, sought.path)
+    _check(sought)
+    _check_searchable(root, sought.path)
     hits = None if ripgrep is None else _by_ripgrep(root, sought, ripgrep)
     if hits is None:
         hits = _by_child(root, sought)
     lines = list(_shown(root, hits, sought.context))
-    text = bounded(lines, "lines", len(lines)) if lines else "[no line matches]"
+    text = (
+        bounded(lines, "lines are not shown; narrow path, glob or pattern", len(lines))
+        if lines
+        else "[no line matches]"
+    )
     return "\n".join([text, *hits.notes])
 
 
@@ -94,19 +99,26 @@ def find_ripgrep() -> str | None:
     return shutil.which("rg") or shutil.which("rg", path=os.path.dirname(sys.executable))
 
 
-def _check_exists(root: Root, path: str) -> None:
-    with root.place(path) as place:
-        if place.status() is None:
-            raise FileNotFoundError(f"{place.shown} does not exist")
+def _check(sought: Sought) -> None:
+    if not 0 <= sought.context <= _MOST_CONTEXT:
+        raise ValueError(f"context is a number of lines from 0 to {_MOST_CONTEXT}, got {sought.context}")
+    if not 0 < len(sought.pattern) <= _PATTERN_CHARS:
+        raise ValueError(f"pattern has 1 to {_PATTERN_CHARS} characters, got {len(sought.pattern)}")
+    if "\0" in sought.pattern:
+        raise ValueError("pattern has a NUL, which no text has")
+
+
+def _check_searchable(root: Root, path: str) -> None:
+    """A finder that is told to read a pipe would wait for somebody to write."""
+    if not _is_folder(root, path):
+        with root.place(path) as place, place.opened():
+            pass
 
 
 def _is_folder(root: Root, path: str) -> bool:
     with root.place(path) as place:
-        try:
-            with place.as_folder():
-                return True
-        except OSError:
-            return False
+        status = place.status()
+        return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 # -- finding -------------------------------------------------------------------------------
@@ -162,8 +174,9 @@ def _patience() -> float:
     return _PATIENCE if left is None else min(_PATIENCE, 0.8 * left)
 
 
-# To the line's end: where a flood was cut, a number may be torn.
-_HIT: Final = re.compile(r"^(?:\./)?([^\0\n]+)\0(\d+)(?::.*)?\n", re.MULTILINE)
+# From the end of the one before, since a name may have line feeds, to the line's end: where a
+# flood was cut, a number may be torn.
+_HIT: Final = re.compile(r"(?:\./)?([^\0]+)\0(\d+)(?::.*)?\n")
 
 
 def _hits(done: CommandResult, walk: Walk, fitting: GlobPattern | None) -> Hits:
@@ -177,6 +190,8 @@ def _hits(done: CommandResult, walk: Walk, fitting: GlobPattern | None) -> Hits:
         hits.by_file.setdefault(found[0], set()).add(int(found[1]))
     if done.timed_out:
         hits.notes.append(f"[the search was stopped after {done.duration_s:.0f} s; narrow path, glob or pattern]")
+    elif (done.returncode or 0) < 0:  # a file that is cut short while it is mapped is the end of the finder
+        hits.notes.append("[the search ended early, perhaps by a file that was changed meanwhile; try again]")
     return hits
 
 
@@ -200,7 +215,7 @@ def _of_file(root: Root, name: str, numbers: set[int], context: int) -> list[str
         lines = _read(root, name, wanted)
     except (OSError, ValueError):  # gone, or led out of the root: as if it had not been found
         return []
-    shown, last = [clean_text(name)], 0
+    shown, last = [shown_name(name)], 0
     for number, line in lines.items():
         if context and last and number > last + 1:
             shown.append("--")

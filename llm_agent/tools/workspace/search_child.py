@@ -16,6 +16,8 @@ from typing import BinaryIO
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _SNIFFED = 65_536
+# How far into a line is searched, in bytes: a file may be one line of gigabytes.
+_SEARCHED = 1 << 20
 
 
 def matching_lines(name: bytes, pattern: re.Pattern[str]) -> Iterator[int]:
@@ -33,10 +35,18 @@ def matching_lines(name: bytes, pattern: re.Pattern[str]) -> Iterator[int]:
         if b"\0" in beginning and not is_wide:
             return
         file.seek(0)
-        lines = _wide_lines(file) if is_wide else (line.decode("utf-8", "replace") for line in file)
+        lines = _wide_lines(file) if is_wide else (line.decode("utf-8", "replace") for line in _narrow_lines(file))
         for number, line in enumerate(lines, 1):
             if pattern.search(line.rstrip("\r\n")):
                 yield number
+
+
+def _narrow_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Lines, of which no more than `_SEARCHED` bytes are held."""
+    while line := file.readline(_SEARCHED):
+        yield line
+        while not line.endswith(b"\n") and line:
+            line = file.readline(_SEARCHED)
 
 
 def _wide_lines(file: BinaryIO) -> Iterator[str]:
@@ -44,6 +54,7 @@ def _wide_lines(file: BinaryIO) -> Iterator[str]:
     while piece := reader.read(_SNIFFED):
         *whole, begun = (begun + piece).split("\n")
         yield from whole
+        begun = begun[:_SEARCHED]
     if begun:
         yield begun
 

@@ -7,7 +7,9 @@ old or new; encoding, mode and line ends of a file survive it. How a place is fo
 
 from __future__ import annotations
 
+import bisect
 import codecs
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -56,14 +58,19 @@ class Line:
 def lines_of(file: BinaryIO, encoding: Encoding) -> Iterator[Line]:
     """Walk a file's lines, in bounded memory however long they are.
 
+    A file that grows as fast as it is read is walked to where it ended at the beginning, or to
+    `_COUNTED` bytes: some files of the kernel's have no size.
+
     Raises:
         TimeoutError: the call that this is done for was given up.
     """
     decoder = codecs.getincrementaldecoder(encoding.name)("replace")
     file.seek(len(encoding.mark))
+    left = max(os.fstat(file.fileno()).st_size, _COUNTED)
     begun, chars = "", 0
     while True:
-        data = file.read(_PIECE)
+        data = file.read(min(_PIECE, left))
+        left -= len(data)
         *whole, rest = decoder.decode(data, final=not data).split("\n")
         for text in whole:
             yield _line(begun + text, chars + len(text))
@@ -109,7 +116,7 @@ def read_page(root: Root, path: str, offset: int, limit: int) -> str:
         raise ValueError(f"offset is a line number from 1 on, and limit 1 or more; got {offset} and {limit}")
     with root.place(path) as place, place.opened() as file:
         size = os.fstat(file.fileno()).st_size
-        beginning = _beginning(file)
+        beginning = _first_bytes(file, SNIFFED)
         encoding = encoding_of(beginning)
         if encoding is None:
             kind = describe_binary(place.name, beginning)
@@ -117,11 +124,11 @@ def read_page(root: Root, path: str, offset: int, limit: int) -> str:
         return _page(place.shown, _Page(offset, limit).filled(lines_of(file, encoding), size), encoding, size)
 
 
-def _beginning(file: BinaryIO) -> bytes:
-    found = b""
-    while len(found) < SNIFFED and (more := file.read(SNIFFED - len(found))):
+def _first_bytes(file: BinaryIO, most: int) -> bytes:
+    found = bytearray()
+    while len(found) < most and (more := file.read(min(_PIECE, most - len(found)))):
         found += more
-    return found
+    return bytes(found)
 
 
 @attrs.define
@@ -198,6 +205,8 @@ def write_whole(root: Root, path: str, content: str) -> str:
     Raises:
         ValueError, OSError: it cannot be written; what was there is as it was.
     """
+    if not root.parts(path) or path.endswith("/"):
+        raise ValueError(f"{path!r} names a folder; give the path of a file, its folders are made with it")
     with root.place(path, make_folders=True) as place:
         old = _old(place)
         if old is None:
@@ -216,7 +225,7 @@ def _old(place: Place) -> tuple[os.stat_result, Encoding, str] | None:
     if status is None:
         return None
     with place.opened() as file:
-        beginning = _beginning(file)
+        beginning = _first_bytes(file, SNIFFED)
     encoding = encoding_of(beginning) or UTF_8
     return status, encoding, line_end_of(beginning.decode(encoding.name, "replace"))
 
@@ -251,15 +260,16 @@ def edit_part(root: Root, path: str, old: str, new: str, replace_all: bool) -> s
         raise ValueError("old and new are the same text; nothing was changed")
     with root.place(path) as place:
         status, encoding, text = _whole_text(place)
-        found = list(re.finditer(_pattern(old), text))
+        plain = _plain(text)
+        found = _places_of(old, plain)
         if not found:
-            raise ValueError(f"old does not occur in {place.shown}: {_nearest(_plain(text), old)}")
+            raise ValueError(f"old does not occur in {place.shown}: {_nearest(plain, old)}")
         if len(found) > 1 and not replace_all:
             raise ValueError(
-                f"old occurs {len(found)} times in {place.shown}, {_at_lines(text, found)}; "
+                f"old occurs {len(found)} times in {place.shown}, {_at_lines(plain, found)}; "
                 "give more of the text around the one that is meant, or set replace_all"
             )
-        replaced = _replaced(text, found, new.replace("\n", line_end_of(text)))
+        replaced = _replaced(text, found, len(old), new.replace("\n", line_end_of(text)))
         place.replace(encoding.encode(replaced), status)
     diff = line_diff(_shown(text), _shown(replaced), most_lines=60)
     return f"Replaced {_places(len(found))} in {place.shown}.\n{diff}"
@@ -276,35 +286,56 @@ def _shown(text: str) -> str:
 def _whole_text(place: Place) -> tuple[os.stat_result, Encoding, str]:
     with place.opened() as file:
         status = os.fstat(file.fileno())
-        if status.st_size > _EDITABLE:
-            raise ValueError(f"{place.shown} has {status.st_size} bytes; files above {_EDITABLE} are not edited here")
-        data = file.read()
+        data = b"" if status.st_size > _EDITABLE else _first_bytes(file, _EDITABLE + 1)
+    size = max(status.st_size, len(data))
+    if size > _EDITABLE:
+        raise ValueError(f"{place.shown} has {size} bytes; files above {_EDITABLE} are not edited here")
     encoding = encoding_of(data[:SNIFFED])
     if encoding is None:
         raise ValueError(f"{place.shown} is a binary file ({describe_binary(place.name, data)}); it cannot be edited")
-    return status, encoding, encoding.decode(data)
+    try:
+        return status, encoding, encoding.decode(data)
+    except UnicodeDecodeError as problem:
+        raise ValueError(f"{place.shown} is damaged {encoding.label}; it cannot be edited, only replaced") from problem
 
 
-def _pattern(old: str) -> str:
-    # Literal text, and a choice only at line ends: nothing here can backtrack. A carriage return
-    # that belongs to a line end is not one that was asked for.
-    return re.escape(old).replace("\\\r", "\r(?!\n)").replace("\\\n", "\r?\n")
+def _places_of(old: str, plain: str) -> list[int]:
+    # Not by a regular expression: a long text that nearly fits everywhere would take it hours,
+    # in which no other thread of the process moves. `find` needs linear time.
+    places, at = [], plain.find(old)
+    while at >= 0:
+        places.append(at)
+        at = plain.find(old, at + len(old))
+    return places
 
 
-def _replaced(text: str, found: list[re.Match[str]], new: str) -> str:
+def _replaced(text: str, places: list[int], length: int, new: str) -> str:
+    """Return *text* with *new* at each of these places, which are counted as if every CRLF were LF."""
     pieces, at = [], 0
-    for match in found:
-        pieces += [text[at : match.start()], new]
-        at = match.end()
+    real = _RealPlaces(text)
+    for place in places:
+        pieces += [text[at : real.of(place)], new]
+        at = real.of(place + length)
     return "".join([*pieces, text[at:]])
+
+
+class _RealPlaces:
+    """Where the characters of a plain text stand in the one with its CRLFs."""
+
+    def __init__(self, text: str) -> None:
+        lengths = (len(part) + 1 for part in text.split("\r\n"))
+        self._windows_ends = list(itertools.accumulate(lengths))
+
+    def of(self, place: int) -> int:
+        return place + bisect.bisect_right(self._windows_ends, place)
 
 
 def _places(count: int) -> str:
     return "1 place" if count == 1 else f"{count} places"
 
 
-def _at_lines(text: str, found: list[re.Match[str]]) -> str:
-    numbers = [str(text.count("\n", 0, match.start()) + 1) for match in found[:_MOST_PLACES]]
+def _at_lines(text: str, found: list[int]) -> str:
+    numbers = [str(text.count("\n", 0, place) + 1) for place in found[:_MOST_PLACES]]
     return f"at lines {', '.join(numbers)}{', ...' if len(found) > _MOST_PLACES else ''}"
 
 
@@ -324,7 +355,9 @@ def _nearest(text: str, old: str) -> str:
     head = next((line.strip() for line in old.split("\n") if line.strip()), "")
     alike = [number for number, line in enumerate(lines, 1) if head and head in line][:_MOST_PLACES]
     if alike:
-        return f"its first line is found at {', '.join(map(str, alike))}, but what follows differs; read there again"
+        return (
+            f"its first line is found at line {', '.join(map(str, alike))}, but what follows differs; read there again"
+        )
     return "nothing in it comes near; read it again"
 
 

@@ -88,7 +88,12 @@ class Workspace:
 
     def tools_for_llm(self) -> list[dict[str, Any]]:
         """Return one declaration per tool; the caller may change them."""
-        return self._toolbox.tools_for_llm()
+        declarations = self._toolbox.tools_for_llm()
+        for function in (declaration["function"] for declaration in declarations):
+            if function["name"] == "run":  # the one thing that this folder's owner decides
+                timeout = function["parameters"]["properties"]["timeout"]
+                timeout["description"] += f"; {self._commands.longest:g} by default and at most"
+        return declarations
 
     def idempotency_of(self, name: str) -> Idempotency:
         """What repeating a call of *name* would do; `unknown` for other names."""
@@ -105,7 +110,7 @@ class Workspace:
         """Read a text file. Each line comes with its number and a tab in front; they are not part of the file.
 
         Args:
-            path: of the file, from the root of the workspace
+            path: the file, as a path from the root of the workspace, such as `src/main.py`
             offset: number of the first line to read
             limit: how many lines to read; about 15000 characters are shown at most
         """
@@ -116,17 +121,17 @@ class Workspace:
         """List the names in a folder. Folders end with a slash.
 
         Args:
-            path: of the folder, from the root of the workspace
+            path: the folder, as a path from the root of the workspace; `.` is the root itself
         """
         return listing.list_names(self._root, path)
 
     @tool(idempotency="read-only")
     def glob(self, pattern: str, path: str = ".") -> str:
-        """Find files by their path. Files that git ignores are left out.
+        """Find files by their names, in all folders below. Files that git ignores are left out.
 
         Args:
-            pattern: such as `**/*.py` or `src/*.{c,h}`; without a slash it fits names in any folder
-            path: of the folder to look in; the pattern starts there
+            pattern: such as `*.py`, `**/test_*.py` or `src/*.{c,h}`; without a slash it fits names in any folder
+            path: the folder to look in; the pattern starts there
         """
         return listing.find_files(self._root, pattern, path)
 
@@ -135,10 +140,10 @@ class Workspace:
         """Find lines that match a regular expression. Binary files and those that git ignores are left out.
 
         Args:
-            pattern: regular expression, matched within one line
-            path: of the file or folder to search in
-            glob: search only files that fit this pattern, such as `*.py`
-            context: how many lines around each match to show
+            pattern: a regular expression such as `def \\w+`, matched within one line; `\\.` for a dot itself
+            path: the file or folder to search in
+            glob: search only files whose path from the root fits this pattern, such as `*.py`
+            context: how many lines before and after each match to show
             ignore_case: whether upper and lower case are the same
         """
         sought = search.Sought(pattern=pattern, path=path, glob=glob, context=context, ignore_case=ignore_case)
@@ -149,18 +154,19 @@ class Workspace:
         """Write a whole text file: make it, with the folders it needs, or replace what was there.
 
         Args:
-            path: of the file, from the root of the workspace
-            content: all of the new text
+            path: the file, as a path from the root of the workspace
+            content: the whole new text of the file; what is not in it is gone
         """
         return text_files.write_whole(self._root, path, content)
 
     @tool
     def edit(self, path: str, old: str, new: str, replace_all: bool = False) -> str:
-        """Replace a text in a file, exactly as it stands there, white space included. Shows what changed.
+        """Replace a text in a file by another. Shows what changed. Read the file first.
 
         Args:
-            path: of the file, from the root of the workspace
-            old: the text to replace, without line numbers; it must occur once, so give enough of what is around it
+            path: the file, as a path from the root of the workspace
+            old: the text to replace, exactly as it stands in the file, white space included, without line
+                numbers; it must occur once, so give enough of what is around it
             new: the text to put in its place
             replace_all: replace every occurrence instead
         """
@@ -170,12 +176,12 @@ class Workspace:
     def run(self, command: str, args: list[str] | None = None, timeout: float | None = None) -> ToolAnswer:
         """Run a program in the root of the workspace, and wait for its end. It reads no input.
 
-        No shell is involved: for pipes, `&&` and the like give `sh` as command, and `-c` and the line as args.
+        No shell is involved: for pipes, `&&`, `*` and the like give `sh` as command and `["-c", "the line"]` as args.
         What it leaves running in the background is killed when it ends.
 
         Args:
-            command: the program alone
-            args: its arguments, one item each
+            command: the program alone, such as `git`
+            args: its arguments, one item each, such as `["log", "-n", "3"]`
             timeout: seconds after which it is killed
         """
         return self._commands.run(command, args or [], timeout)
