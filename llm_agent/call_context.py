@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 import attrs
 
+from llm_agent.cancel import WakingEvent
 from llm_agent.messages import ToolRequest
 
 Asker = Callable[[Mapping[str, Any]], Any]
@@ -31,7 +32,7 @@ class CallHost(Protocol):
         """Contract: whatever a tool passes is taken; what is no number counts as 0."""
         ...
 
-    def log(self, level: str, data: Any) -> None: ...
+    def log(self, level: str, data: Any, logger: str | None = None) -> None: ...
 
     @property
     def asker(self) -> Asker | Literal["run"] | None:
@@ -66,10 +67,11 @@ class ToolCallContext:
     id: str
     """The call's id in the conversation."""
     name: str
+    """The tool's name in the conversation, as the model wrote it: behind a `Registry`, with the prefix."""
     run_id: str
     data: Any = None
     """What was given to `loop.run(data=...)`."""
-    cancelled: threading.Event = attrs.field(factory=threading.Event)
+    cancelled: threading.Event = attrs.field(factory=WakingEvent)
     """Set on cancel, on the deadline, and when nobody waits for the call any more."""
     calls: tuple[ToolRequest, ...] = ()
     _host: CallHost = attrs.field(repr=False, alias="host")
@@ -83,9 +85,13 @@ class ToolCallContext:
         """Tell how far the call is. Never raises; dropped once nobody waits for the call."""
         self._host.progress(self.id, done, total, message)
 
-    def log(self, level: str, data: str | Mapping[str, Any]) -> None:
-        """Put a Log event into the run. Never raises; dropped once nobody waits for the call."""
-        self._host.log(level, data)
+    def log(self, level: str, data: str | Mapping[str, Any], logger: str | None = None) -> None:
+        """Put a Log event into the run. Never raises; dropped once nobody waits for the call.
+
+        Args:
+            logger: whose words these are, where that is not the tool itself.
+        """
+        self._host.log(level, data, logger)
 
     @property
     def asker(self) -> Asker | Literal["run"] | None:
@@ -126,8 +132,12 @@ class ToolCallContext:
 
     @contextmanager
     def for_call(self, request: ToolRequest) -> Iterator[ToolCallContext]:
-        """Make *request*, one of the group's calls, the current call of this thread."""
-        with entered(attrs.evolve(self, id=request.id, name=request.name)) as narrowed:
+        """Make *request*, one of the group's calls, the current call of this thread.
+
+        It is known by its id; its name may have become another one on its way here.
+        """
+        name = next((call.name for call in self.calls if call.id == request.id), request.name)
+        with entered(attrs.evolve(self, id=request.id, name=name)) as narrowed:
             yield narrowed
 
 

@@ -1,8 +1,9 @@
 """What every tool provider that wraps another one does alike: a layer of the stack.
 
-The law: n calls in, n answers out, answer i for call i, and nothing raised; what the provider
-behind a layer does instead becomes answers here, and only here. What a layer is for (prefixes,
-permissions, reasons) does not live here; the loop reads answers with the same functions.
+The law: n calls in, n answers out, answer i for call i, and nothing raised but the user's own
+Ctrl-C; what the provider behind a layer does instead becomes answers here, and only here. What a
+layer is for (prefixes, permissions, reasons) does not live here; the loop reads answers with the
+same functions.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from llm_agent.slot import walked
 METHODS: Final = ("tools_for_llm", "execute_tool_calls")
 OPTIONAL_PARTS: Final = ("grants", "idempotency_of")
 """What a provider may have besides; a layer has each of them where the provider behind it has."""
+
+LINE_CHARS: Final = 2_000
+"""How much of the first line of an error, or of another text without a bound of its own, is told."""
 
 
 def checked_provider(value: Any, owner: str) -> ToolProvider:
@@ -62,6 +66,34 @@ class Layer:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
+class Several:
+    """Providers side by side: with the grants of all of them while one of them has any.
+
+    The port looks for `grants` anew each time, and so does this.
+    """
+
+    def _members(self) -> Iterable[ToolProvider]:
+        raise NotImplementedError
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "grants" and any(callable(getattr(member, name, None)) for member in self._members()):
+            return self._grants
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _grants(self) -> list[Any]:
+        return [grant for member in self._members() for grant in grants_of(member) or ()]
+
+
+def let_ctrl_c_pass(failure: BaseException) -> None:
+    """Raise *failure* again where it is the user's Ctrl-C, the one thing that no layer stops.
+
+    On another thread than the main one somebody's code has raised it itself: a failure like any
+    other. So is `SystemExit`, and whatever else is no `Exception`: a tool must not end its caller.
+    """
+    if isinstance(failure, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+        raise failure
+
+
 # -- calls, on the way in ------------------------------------------------------------------
 
 
@@ -73,7 +105,8 @@ def requests_of(calls: Iterable[Any]) -> list[ToolRequest]:
 def _request(raw: Any) -> ToolRequest:
     try:
         return ToolRequest.from_raw(raw)
-    except Exception:  # a shield: a foreign mapping may raise while it is read
+    except BaseException as failure:  # a shield: a foreign mapping may raise while it is read
+        let_ctrl_c_pass(failure)
         return ToolRequest("", "")
 
 
@@ -83,6 +116,17 @@ def arguments_of(call: ToolRequest) -> dict[str, Any] | None:
         return call.args
     except ValueError:
         return None
+
+
+def unreadable(call: ToolRequest) -> ToolAnswer | None:
+    """Return the answer to a call that nobody can be asked; `None` for one with a name and an object of arguments."""
+    if not call.name:
+        return refused(call, notices.NAMELESS_CALL)
+    try:
+        _ = call.args
+    except ValueError as problem:
+        return refused(call, notices.BAD_ARGUMENTS.format(problem=problem))
+    return None
 
 
 # -- answers, on the way out ---------------------------------------------------------------
@@ -100,7 +144,7 @@ def forwarded(provider: ToolProvider, calls: Sequence[ToolRequest], owner: str) 
         and once the call at hand is cancelled, the provider is not asked.
 
     Raises:
-        Nothing, but what is no `Exception` (Ctrl-C, `SystemExit`): that is not a layer's to stop.
+        Nothing, but for Ctrl-C on the main thread.
     """
     if not calls:
         return []
@@ -109,7 +153,8 @@ def forwarded(provider: ToolProvider, calls: Sequence[ToolRequest], owner: str) 
         return [refused(call, notices.ABANDONED_CANCELLED) for call in calls]
     try:
         results = results_of(provider, calls)
-    except Exception as failure:  # the contract: a layer does not raise, whatever is behind it
+    except BaseException as failure:  # the contract: a layer does not raise, whatever is behind it
+        let_ctrl_c_pass(failure)
         text = notices.PROVIDER_BEHIND_RAISED.format(owner=owner, failure=first_line_of(failure))
         return [refused(call, text) for call in calls]
     answers = paired([call.id for call in calls], results)
@@ -132,7 +177,7 @@ def results_of(provider: ToolProvider, calls: Sequence[ToolRequest]) -> list[Any
     if isinstance(results, str | bytes | Mapping | ToolAnswer):
         return [results]
     context = current_call()
-    is_over = threading.Event() if context is None else context.cancelled
+    is_over = _NEVER if context is None else context.cancelled
     # What comes after twice as many answers as calls is surplus, whatever its ids, and not kept.
     most = 2 * len(calls)
     kept: list[Any] = []
@@ -140,6 +185,10 @@ def results_of(provider: ToolProvider, calls: Sequence[ToolRequest]) -> list[Any
         if len(kept) < most:
             kept.append(result)
     return kept
+
+
+# Outside of a run, nobody cancels.
+_NEVER: Final = threading.Event()
 
 
 def paired(ids: Sequence[str], results: Sequence[Any]) -> list[ToolAnswer | None]:
@@ -151,8 +200,8 @@ def paired(ids: Sequence[str], results: Sequence[Any]) -> list[ToolAnswer | None
             to its position; a surplus one goes nowhere.
     """
     given = [answer_read(result) for result in results]
-    if len(ids) == 1:
-        return [given[0] if given else None]
+    if len(ids) == len(given) == 1:
+        return [*given]
     chosen: list[ToolAnswer | None] = [None] * len(ids)
     spare: dict[int, ToolAnswer | None] = dict(enumerate(given))
     uses = Counter(ids)
@@ -171,13 +220,19 @@ def answer_read(result: Any) -> ToolAnswer | None:
     """
     try:
         return _read(result)
-    except Exception as error:  # a shield: an answer that cannot be read is one that says so
+    except BaseException as error:  # a shield: an answer that cannot be read is one that says so
+        let_ctrl_c_pass(error)
         return ToolAnswer("", notices.PROVIDER_RAISED.format(failure=first_line_of(error)), is_error=True)
 
 
 def first_line_of(error: BaseException) -> str:
-    """The first line of an error: a traceback in a message is not for the model."""
-    return next(iter(codec.error_text(error).splitlines()), "")
+    """The first line of an error, cut where it is endless: a traceback in a message is not for the model."""
+    return shortened(next(iter(codec.error_text(error).splitlines()), ""))
+
+
+def shortened(text: str, most: int = LINE_CHARS) -> str:
+    """*text*, cut where it has more than *most* characters."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _read(result: Any) -> ToolAnswer | None:

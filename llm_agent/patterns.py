@@ -17,6 +17,25 @@ def matches_any(patterns: Iterable[str], name: str) -> bool:
     return any(matches(pattern, name) for pattern in patterns)
 
 
+def pattern_problem(pattern: object) -> str | None:
+    """Return what was expected in place of *pattern*, or `None` where it can be meant."""
+    if not isinstance(pattern, str) or not pattern.strip():
+        return "expected a tool name or a prefix ending in *"
+    return "a * may only stand at the end" if "*" in pattern[:-1] else None
+
+
+def checked_pattern(option: str, pattern: Any) -> str:
+    """Return *pattern*.
+
+    Raises:
+        ConfigError: no text, blank, or with a star that is not at its end.
+    """
+    problem = pattern_problem(pattern)
+    if problem is not None:
+        raise ConfigError(f"{option}: {problem}, got {pattern!r}")
+    return str(pattern)
+
+
 def checked_patterns(option: str, patterns: Any) -> tuple[str, ...]:
     """Return *patterns* as a tuple.
 

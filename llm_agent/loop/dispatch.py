@@ -18,7 +18,7 @@ from llm_agent.call_context import entered
 from llm_agent.canonical import canonical_arguments
 from llm_agent.codec import error_text
 from llm_agent.events import ToolCall, ToolStarted
-from llm_agent.layers import results_of
+from llm_agent.layers import results_of, unreadable
 from llm_agent.loop import settle
 from llm_agent.loop.live_call import LiveCall
 from llm_agent.loop.state import RunState, Turn
@@ -131,7 +131,9 @@ def propose(state: RunState, turn: Turn) -> Operations:
         )
         state.emit(ToolCall(id=call.id, name=call.name, arguments=call.arguments, round=state.round_no))
     state.operations += operations
-    return Operations(state, _grouped(state.config.concurrent_tools, operations, turn.message.tool_calls))
+    # Calls of their own, so that a provider that changes its arguments does not change the conversation.
+    calls = [attrs.evolve(call) for call in turn.message.tool_calls]
+    return Operations(state, _grouped(state.config.concurrent_tools, operations, calls))
 
 
 def _grouped(
@@ -165,7 +167,7 @@ def run(state: RunState, operations: Operations, batch: Batch, data: Any) -> Non
     if batch.is_readable:
         _execute(state, operations, batch, data)
     else:
-        settle.settle(state, batch.operations[0], _refusal(batch.calls[0]), is_error=True)
+        settle.answered(state, batch.operations, [unreadable(batch.calls[0])])
     state.tally.count(op.signature for op in batch.operations)
 
 
@@ -182,17 +184,6 @@ def _record_dispatch(state: RunState, op: ToolOperation) -> None:
             round=op.round,
         )
     op.dispatch(monotonic(), op_id)
-
-
-def _refusal(call: ToolRequest) -> str:
-    """What the engine answers to a call that no provider can be asked."""
-    if not call.name:
-        return notices.NAMELESS_CALL
-    try:
-        _ = call.args
-    except ValueError as problem:
-        return notices.BAD_ARGUMENTS.format(problem=problem)
-    raise AssertionError("a readable call is the provider's to answer")
 
 
 def _execute(state: RunState, operations: Operations, batch: Batch, data: Any) -> None:

@@ -179,8 +179,8 @@ class LiveCall:
             self._close_ask()
 
     def grants_changed(self) -> None:
-        if self._is_waited_for:
-            self._state.write_grants()
+        # Also when nobody waits for the call any more: an "always" is for the session, not for the call.
+        self._state.write_grants()
 
     def _open_ask(self, call_id: str) -> None:
         now = monotonic()

@@ -150,8 +150,6 @@ class Host(CallHost, Protocol):
     @property
     def context(self) -> ToolCallContext: ...
 
-    def log(self, level: str, data: Any, logger: str | None = None) -> None: ...
-
 
 @attrs.frozen
 class Turn:

@@ -6,7 +6,6 @@ call it was about and is remembered for no other. Who is asked, and when, does n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal, cast, get_args
 
@@ -19,6 +18,8 @@ from llm_agent.policy.rules import Decision, Rule, read_rule
 Action = Literal["allow-once", "deny-once", "always-allow", "always-deny", "expired"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 _REMEMBERED: Final[Mapping[str, Decision]] = {"always-allow": "allow", "always-deny": "deny"}
+# No longer, or the moment at which it ends has no date; who means longer leaves it out.
+_MOST_SECONDS: Final = 100 * 365 * 86_400
 _MEMBERS: Final = ("action", "rule", "rules", "scope", "expires-in", "reason")
 
 
@@ -109,8 +110,8 @@ def _scope(value: Any) -> Scope | None:
 def _seconds(value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ConfigError(f"expires-in: expected seconds above 0, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MOST_SECONDS:
+        raise ConfigError(f"expires-in: expected seconds above 0, and no more than a century, got {value!r}")
     return float(value)
 
 

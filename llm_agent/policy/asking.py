@@ -1,8 +1,10 @@
 """One question at a time: the lock that a human's attention is, and what is put to them.
 
-The law: two questions are never open at once, also where the one that is open has expired but
-its prompt has not returned yet. No wait here is without an end: a cancel ends it, and behind a
-prompt that is stuck, a clock. What is asked, and what an answer means, does not live here.
+The law: two questions are never open at once, also where nobody waits for the first one any more
+but its prompt has not returned yet. No wait here is without an end: a cancel ends it, and behind
+a prompt that is stuck, a clock. A prompt that asks from a thread of its own runs that thread in a
+copy of its context (`contextvars`), as all code of a call does; otherwise it waits for itself.
+What is asked, and what an answer means, does not live here.
 """
 
 from __future__ import annotations
@@ -49,21 +51,20 @@ class Question:
 
     call: ToolCallContext | None = None
     """The call it is about, within a run."""
-    expired_at: float | None = None
-    is_shown: bool = False
+    is_shown: bool = attrs.field(default=False, init=False)
     """Whether a prompt for it has not returned yet."""
+    is_left: bool = attrs.field(default=False, init=False)
+    """Whether its turn is over, with an answer or without."""
+    unwanted_since: float | None = attrs.field(default=None, init=False)
+    """When it was first noticed that nobody waits for the answer; by the monotonic clock."""
 
     def is_set(self) -> bool:
         """Whether nobody waits for the answer any more."""
-        return self.expired_at is not None or self.is_call_over
-
-    @property
-    def is_call_over(self) -> bool:
-        return self.call is not None and self.call.cancelled.is_set()
+        return self.is_left or (self.call is not None and self.call.cancelled.is_set())
 
 
-# The question whose prompt this code runs in.
-_INSIDE: ContextVar[Question | None] = ContextVar("llm_agent_open_question", default=None)
+# The questions whose prompts this code runs in, from the outside in.
+_INSIDE: ContextVar[tuple[Question, ...]] = ContextVar("llm_agent_open_questions", default=())
 
 
 class AskLock:
@@ -82,7 +83,8 @@ class AskLock:
         """Wait until *question* may be asked.
 
         Args:
-            patience: seconds to wait behind a question that has expired but is still shown.
+            patience: seconds to wait behind a question that is only still shown, because it has
+                expired or its run is over.
 
         Returns:
             `entered`: it is open, and `leave` must follow. `reentered`: this code runs inside
@@ -92,9 +94,9 @@ class AskLock:
             self._renew()
         with self._turn:
             while self._open is not None:
-                if self._open is _INSIDE.get():
+                if self._open in _INSIDE.get():
                     return "reentered"
-                if question.is_call_over:
+                if question.is_set():
                     return "cancelled"
                 if _is_stuck(self._open, patience):
                     return "stuck"
@@ -102,40 +104,44 @@ class AskLock:
             self._open = question
         return "entered"
 
-    def expire(self, question: Question) -> None:
-        """Nobody waits for the answer any more; a prompt that has not begun shall not."""
-        with self._turn:
-            question.expired_at = monotonic()
-
     def leave(self, question: Question) -> None:
-        """Let the next question in, unless the prompt of this one is still shown."""
+        """End the turn of *question*; the next one is let in when no prompt shows it any more."""
         with self._turn:
-            if self._open is question and not question.is_shown:
-                self._open = None
-                self._turn.notify_all()
+            question.is_left = True
+            self._let_in_behind(question)
+
+    def _let_in_behind(self, question: Question) -> None:
+        if self._open is question and question.is_left and not question.is_shown:
+            self._open = None
+            self._turn.notify_all()
 
     def shown(self, question: Question, asker: Asker) -> Asker:
         """Return *asker* as one that counts as shown until it has returned, however late."""
 
         def ask(request: Mapping[str, Any]) -> Any:
             with self._turn:
-                if question.expired_at is not None:  # on a busy machine its thread may come too late
+                if question.is_left:  # on a busy machine its thread may come too late
                     return None
                 question.is_shown = True
-            token = _INSIDE.set(question)
+            token = _INSIDE.set((*_INSIDE.get(), question))
             try:
                 return asker(request)
             finally:
                 _INSIDE.reset(token)
-                question.is_shown = False
-                if question.expired_at is not None:
-                    self.leave(question)
+                with self._turn:
+                    question.is_shown = False
+                    self._let_in_behind(question)
 
         return ask
 
 
 def _is_stuck(question: Question, patience: float | None) -> bool:
-    return question.expired_at is not None and patience is not None and monotonic() > question.expired_at + patience
+    """Whether the open question is only still shown, and for longer than the next one waits."""
+    if patience is None or not question.is_set():
+        return False
+    if question.unwanted_since is None:
+        question.unwanted_since = monotonic()
+    return monotonic() > question.unwanted_since + patience
 
 
 @attrs.frozen(kw_only=True)
@@ -174,10 +180,6 @@ class Prompt:
         request = AskRequest(facts, question)
         shown: Asker | Literal["run"] = "run" if asker == "run" else self.lock.shown(question, asker)
         if question.call is not None:
-            raw = question.call.ask(request, shown, self.timeout)
-        else:
-            assert shown != "run"  # outside of a run, nobody answers for it
-            raw = asked_within(shown, request, self.timeout)
-        if isinstance(raw, Mapping) and raw.get("action") == "expired":
-            self.lock.expire(question)
-        return raw
+            return question.call.ask(request, shown, self.timeout)
+        assert shown != "run"  # outside of a run, nobody answers for it
+        return asked_within(shown, request, self.timeout)

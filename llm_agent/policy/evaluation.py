@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from llm_agent.errors import ConfigError
+from llm_agent.layers import let_ctrl_c_pass
 from llm_agent.patterns import matches, matches_any
 from llm_agent.policy.hosts import URL_PARAM, host_matches, host_of
 from llm_agent.policy.paths import (
@@ -24,7 +25,6 @@ from llm_agent.policy.paths import (
     contains,
     locations_of,
     most_specific,
-    read_place,
     resolved_contains,
     root_of,
 )
@@ -184,7 +184,7 @@ def _narrowers(rule: Rule, facts: Facts) -> Iterator[Sequence[Answer]]:
     """Yield what each narrower of *rule* answers, one answer per thing it looks at, at least one."""
     # Nothing to look at is one unknown.
     if rule.under is not None:
-        yield [_under(rule.under, each.place, facts) for each in facts.locations] or [None]
+        yield [_under(rule.folder, each.place, facts) for each in facts.locations] or [None]
     if rule.host is not None:
         yield [host_matches(rule.host, host) for host in facts.hosts] or [None]
     if rule.command is not None:
@@ -193,8 +193,7 @@ def _narrowers(rule: Rule, facts: Facts) -> Iterator[Sequence[Answer]]:
         yield [_checked(rule.check, facts)]
 
 
-def _under(under: str, place: Place | None, facts: Facts) -> Answer:
-    folder = read_place(under)
+def _under(folder: Place | None, place: Place | None, facts: Facts) -> Answer:
     if folder is None or place is None:
         return None
     folder = folder if facts.root is None else facts.root.joined(folder)
@@ -221,7 +220,8 @@ def _checked(name: str, facts: Facts) -> Answer:
         return None
     try:
         answer = check(facts)
-    except Exception:  # a shield: a predicate that fails has judged nothing
+    except BaseException as failure:  # a shield: a predicate that fails has judged nothing
+        let_ctrl_c_pass(failure)
         return None
     return answer if isinstance(answer, bool) else None
 

@@ -1,27 +1,33 @@
 """What a human answered "always", as rules with their circumstances beside them.
 
 The law: a grant is an ordinary rule, and what is known about it (who, when, until when, for how
-long a while) stands beside the rule, never in it. When grants are asked, and what they can never
-overrule, does not live here (`policy`).
+long a while) stands beside the rule, never in it. What was kept is never lost: a grant of another
+version, with members that this one does not know, is told again as it came. When grants are
+asked, and what they can never overrule, does not live here (`policy`).
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
 import attrs
 
 from llm_agent.canonical import data_digest
+from llm_agent.codec import clean_value
 from llm_agent.errors import ConfigError
 from llm_agent.events import format_ts, now_us, parse_ts
+from llm_agent.policy.rules import MEMBERS as RULE_MEMBERS
 from llm_agent.policy.rules import Rule, read_rule
 
 Scope = Literal["session", "project"]
 SCOPES: Final[tuple[str, ...]] = get_args(Scope)
 _MEMBERS: Final = ("rule", "id", "source", "given-at", "expires-at", "scope")
+
+_log: Final = logging.getLogger("llm_agent.policy")
 
 
 @attrs.frozen(kw_only=True)
@@ -40,12 +46,17 @@ class Grant:
     """Microseconds since the epoch; `None`: it stays."""
     scope: Scope = "session"
     """`session`: for this conversation. `project`: for every one that shares the book."""
+    kept: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+    """As another version wrote it, where this one does not know all of its members."""
 
-    def is_in_force(self, now: int) -> bool:
-        return self.expires_at is None or now < self.expires_at
+    def is_over(self, now: int) -> bool:
+        """Whether it has expired; also where the clock was set back behind it, and how much is left is unknown."""
+        return self.expires_at is not None and not (self.given_at or now) <= now < self.expires_at
 
     def to_dict(self) -> dict[str, Any]:
-        """The plain data that is kept: the rule whole, times as ISO-8601, unknown members left out."""
+        """The plain data that is kept: the rule whole, times as ISO-8601, members that say nothing left out."""
+        if self.kept is not None:
+            return dict(clean_value(self.kept))
         told = {
             "rule": self.rule.to_dict(),
             "id": self.id,
@@ -94,15 +105,49 @@ def read_grant(data: Any, where: str) -> Grant:
     )
 
 
-def read_grants(data: Any, where: str = "grants") -> tuple[Grant, ...]:
+def read_kept(data: Any, where: str) -> Grant:
+    """Return *data* as a grant that was kept, maybe by another version of this engine.
+
+    A member that is not known here is a narrower that nobody can judge: such an allow never
+    fires, and such a deny fires on its tool. The data stay what they are.
+
+    Raises:
+        ConfigError: what is known of it is no grant; names the member.
+    """
+    if not isinstance(data, Mapping):
+        return read_grant(data, where)
+    is_bare = "rule" not in data
+    rule, strange = _parted(data if is_bare else data["rule"], RULE_MEMBERS)
+    beside, strange_beside = ({}, []) if is_bare else _parted(data, _MEMBERS)
+    strange += strange_beside
+    if not strange:
+        return read_grant(data, where)
+    _log.warning("%s: %s: no such member in this version; the grant is kept, and allows nothing", where, strange[0])
+    known = read_grant({**beside, "rule": rule}, where)
+    unknowable = attrs.evolve(known.rule, check=f"{strange[0]} (unknown)")
+    return attrs.evolve(known, rule=unknowable, kept=clean_value(data))
+
+
+def _parted(data: Any, members: Sequence[str]) -> tuple[Any, list[str]]:
+    """What of *data* is known, and the names of what is not."""
+    if not isinstance(data, Mapping):
+        return data, []
+    known = {member: value for member, value in data.items() if member in members}
+    return known, [str(member) for member in data if member not in members]
+
+
+def read_grants(data: Any, where: str = "grants", read: Callable[[Any, str], Grant] = read_grant) -> tuple[Grant, ...]:
     """Return a list of grants; all of them, or none.
+
+    Args:
+        read: `read_grant` for what is given now, `read_kept` for what was kept.
 
     Raises:
         ConfigError: *data* is no list, or one of it is no grant; names the index and the member.
     """
     if isinstance(data, str | Mapping | Rule | Grant) or not isinstance(data, Iterable):
         raise ConfigError(f"{where}: expected a list of grants, got {type(data).__name__}")
-    return tuple(read_grant(each, f"{where}[{index}]") for index, each in enumerate(data))
+    return tuple(read(each, f"{where}[{index}]") for index, each in enumerate(data))
 
 
 def _decided(rule: Rule, where: str) -> Rule:
@@ -130,7 +175,8 @@ class Grants:
     """A book of grants, in the order they were given. Share it between policies and threads.
 
     Args:
-        grants: what it begins with: grants, their plain data, or bare rules.
+        grants: what it begins with: grants, their plain data, or bare rules. Those with members
+            that this version does not know are kept and told, but allow nothing.
         clock: microseconds since the epoch, for what expires.
 
     Raises:
@@ -138,7 +184,7 @@ class Grants:
     """
 
     def __init__(self, grants: Iterable[Any] = (), *, clock: Callable[[], int] = now_us) -> None:
-        self._grants = read_grants(grants)
+        self._grants = read_grants(grants, read=read_kept)
         self._clock = clock
         # Guards the replacement of the tuple, which readers take as it stands; a leaf.
         self._lock = threading.Lock()
@@ -167,9 +213,12 @@ class Grants:
         return [grant.to_dict() for grant in self]
 
     def __iter__(self) -> Iterator[Grant]:
-        """The grants that are in force now."""
+        """The grants that are in force now; what is over is gone for good, whatever the clock does next."""
         now = self._clock()
-        return iter([grant for grant in self._grants if grant.is_in_force(now)])
+        if any(grant.is_over(now) for grant in self._grants):
+            with self._lock:
+                self._grants = tuple(grant for grant in self._grants if not grant.is_over(now))
+        return iter(self._grants)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -14,7 +14,7 @@ from typing import Final
 URL_PARAM: Final = "url"
 """The one argument that names a site."""
 
-_URL: Final = re.compile(r"https?://([^/?#]*)", re.IGNORECASE)
+_URL: Final = re.compile(r"https?://([^/?#]*)", re.IGNORECASE | re.ASCII)
 _AUTHORITY: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]*)?")
 _LABEL: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?")
 # What a client may read as a number, and so as an address.
@@ -63,7 +63,7 @@ def _ipv6(text: str) -> str | None:
     return None if address.ipv4_mapped or address.sixtofour or address.teredo else address.compressed
 
 
-def pattern_problem(pattern: object) -> str | None:
+def host_problem(pattern: object) -> str | None:
     """Return why *pattern* is no host and no `*.` before one; `None` where it is."""
     if not isinstance(pattern, str):
         return f"it is {type(pattern).__name__}, not text"

@@ -12,9 +12,9 @@ from typing import Any, Literal, cast
 
 from llm_agent.call_context import Asker
 from llm_agent.errors import ConfigError
-from llm_agent.patterns import checked_patterns
+from llm_agent.patterns import checked_pattern, checked_patterns
 from llm_agent.policy.evaluation import COMMAND_PARAMS, Check, Surroundings
-from llm_agent.policy.grants import Grant, Grants, read_grants
+from llm_agent.policy.grants import Grant, Grants, read_grants, read_kept
 from llm_agent.policy.paths import checked_path_params, checked_roots
 
 
@@ -30,9 +30,14 @@ def checked_surroundings(
         roots=checked_roots(roots),
         path_params=checked_path_params(path_params),
         command_params=checked_command_params(command_params),
-        local_tools=checked_patterns("local_tools", local_tools),
+        local_tools=checked_local_tools(local_tools),
         checks=checked_checks(checks),
     )
+
+
+def checked_local_tools(patterns: Any) -> tuple[str, ...]:
+    """Return *patterns* of tools, in which a star stands at the end as it does in rules."""
+    return tuple(checked_pattern("local_tools", pattern) for pattern in checked_patterns("local_tools", patterns))
 
 
 def checked_command_params(params: Any) -> dict[str, tuple[str, ...]]:
@@ -41,6 +46,7 @@ def checked_command_params(params: Any) -> dict[str, tuple[str, ...]]:
         raise ConfigError(f"command_params: expected a mapping from tool patterns, got {type(params).__name__}")
     checked: dict[str, tuple[str, ...]] = {}
     for pattern, given in (params or {}).items():
+        checked_pattern("command_params", pattern)
         names: Any = (given,) if isinstance(given, str) else given
         is_names = isinstance(names, Sequence) and all(isinstance(name, str) and name for name in names)
         if not is_names or len(names) not in (1, 2):
@@ -71,7 +77,7 @@ def checked_store(store: Any) -> Grants | None:
 
 def own_grants(grants: Iterable[Any], store: Grants | None) -> tuple[Grant, ...]:
     """Return the grants that are a policy's own; beside a store, those of the project are not."""
-    checked = read_grants(grants)
+    checked = read_grants(grants, read=read_kept)
     # A grant that was revoked in the store must not come back from an old transcript.
     return checked if store is None else tuple(each for each in checked if each.scope == "session")
 

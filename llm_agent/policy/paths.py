@@ -14,13 +14,14 @@ import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import Any, Final
 
 import attrs
 
 from llm_agent.errors import ConfigError
-from llm_agent.patterns import matches
+from llm_agent.patterns import checked_pattern, matches
 
 LOCATION_PARAMS: Final = ("path", "from", "to")
 """The arguments that name a place, where nothing else was said for a tool."""
@@ -117,19 +118,27 @@ def read_place(path: object) -> Place | None:
 def contains(folder: Place, place: Place) -> bool | None:
     """Whether *place* is *folder* or in it; unknown where only another spelling of it is.
 
-    Another spelling: other case, other composition of the same letters. Whether these are one
-    file, only the file system knows.
+    Another spelling: other case, other composition of the same letters, a stream of the same
+    file (`name:stream`), a pattern that a tool may expand. Whether these are one file, only the
+    file system and the tool know.
     """
     if folder.is_absolute != place.is_absolute:
         return None
     head = place.segments[: len(folder.segments)]
     if head == folder.segments:
         return True
-    return None if _folded(head) == _folded(folder.segments) else False
+    is_another_spelling = len(head) == len(folder.segments) and all(map(_may_be, head, folder.segments))
+    return None if is_another_spelling else False
 
 
-def _folded(segments: Sequence[str]) -> tuple[str, ...]:
-    return tuple(unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", part).casefold()) for part in segments)
+def _may_be(name: str, meant: str) -> bool:
+    """Whether some file system, or some tool, takes *name* for *meant*."""
+    spelled, wanted = _folded(name), _folded(meant)
+    return wanted in (spelled, spelled.partition(":")[0]) or fnmatchcase(wanted, spelled)
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def resolved_contains(folder: Place, place: Place) -> bool | None:
@@ -209,12 +218,13 @@ def checked_path_params(params: Mapping[str, Any] | None) -> dict[str, tuple[str
     """Return *params*, from tool patterns to the names of the arguments that are places.
 
     Raises:
-        ConfigError: a value that is neither a name nor a list of names.
+        ConfigError: a pattern that cannot be meant, or a value that is neither a name nor a list of names.
     """
     if params is not None and not isinstance(params, Mapping):
         raise ConfigError(f"path_params: expected a mapping from tool patterns, got {type(params).__name__}")
     checked = {}
     for pattern, given in (params or {}).items():
+        checked_pattern("path_params", pattern)
         names = (given,) if isinstance(given, str) else given
         if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
             raise ConfigError(f"path_params[{pattern!r}]: expected argument names, got {given!r}")

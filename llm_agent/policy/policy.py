@@ -8,9 +8,8 @@ it was about runs. What rules mean lives in `evaluation`, what is remembered in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, Literal
 
 from llm_agent import notices
@@ -25,6 +24,7 @@ from llm_agent.layers import (
     declared_name,
     first_line_of,
     forwarded,
+    let_ctrl_c_pass,
     requests_of,
 )
 from llm_agent.messages import ToolAnswer, ToolRequest
@@ -32,19 +32,15 @@ from llm_agent.patterns import matches
 from llm_agent.policy import options
 from llm_agent.policy.answers import Answer, read_answer
 from llm_agent.policy.asking import AskLock, Prompt, Question
-from llm_agent.policy.danger import default_rules
+from llm_agent.policy.elicit import Elicitor
 from llm_agent.policy.evaluation import Check, Facts, Verdict, evaluate, suggestion_for
 from llm_agent.policy.grants import Grant, Grants, Scope, given
-from llm_agent.policy.refusals import answered, denied, not_asked, told, undecided, unwanted
-from llm_agent.policy.rules import Decision, Rule, read_rules
+from llm_agent.policy.lint import unmatched
+from llm_agent.policy.refusals import TOOL_CHARS, answered, denied, not_asked, remembered, told, undecided, unwanted
+from llm_agent.policy.rules import Rule, read_rules
 from llm_agent.ports import ToolDeclaration, ToolProvider
 
 _log: Final = logging.getLogger("llm_agent.policy")
-
-# The policy that answers what servers ask while its own calls run; the outermost one that claims.
-_CLAIMANT: ContextVar[Policy | None] = ContextVar("llm_agent_claimant", default=None)
-
-_DECLINED: Final = {"action": "decline"}
 
 
 class Policy(Layer):
@@ -69,8 +65,9 @@ class Policy(Layer):
             is refused. See `policy.answers` for what an answer may be.
         on_grant: told all grants, as plain data, after each answer that was remembered and after
             each `revoke`; a run's transcript has them already then. What it raises is logged.
-        ask_timeout: seconds after which a question is expired. The asker is then called on a
-            thread of its own, and sees `request.cancelled.is_set()`.
+        ask_timeout: seconds after which a question is expired, from when it is put; waiting for
+            its turn does not count. The asker is then called on a thread of its own, and sees
+            `request.cancelled.is_set()`.
         ask_lock: shared by policies that ask the same human.
         filter_tools: whether tools that are denied whole are left out of the catalogue.
         claim_elicits: whether what servers ask during this policy's calls is this policy's to answer.
@@ -118,9 +115,10 @@ class Policy(Layer):
             timeout=options.checked_timeout(ask_timeout),
             lock=AskLock() if ask_lock is None else ask_lock,
         )
+        self._elicitor = Elicitor(self._prompt, claim_elicits)
         self._on_grant = options.checked_callable("on_grant", on_grant)
         self._on_warn = options.checked_callable("on_warn", on_warn)
-        self._filters, self._claims, self._clock = filter_tools, claim_elicits, clock
+        self._filters, self._clock = filter_tools, clock
         self._warned: set[str] = set()
 
     # -- what it is made of ------------------------------------------------------------------------
@@ -194,14 +192,14 @@ class Policy(Layer):
         decided = self._granted(evaluate(self._rules, facts), facts)
         if decided is None:
             return None
-        return {"action": "allow-once" if decided[0] == "allow" else "deny-once"}
+        return {"action": "allow-once" if decided.decision == "allow" else "deny-once"}
 
-    def _granted(self, verdict: Verdict, facts: Facts) -> tuple[Decision, Verdict] | None:
+    def _granted(self, verdict: Verdict, facts: Facts) -> Verdict | None:
         """What the grants make of a call that the rules would ask about; `None`: they say nothing."""
         found = evaluate([grant.rule for grant in self._grants()], facts)
         if found.decision == "allow" and (verdict.is_every_time or not _is_enough(found, verdict)):
             return None
-        return None if found.decision == "ask" else (found.decision, found)
+        return None if found.decision == "ask" else found
 
     def _tell_grants(self) -> None:
         call = current_call()
@@ -211,7 +209,8 @@ class Policy(Layer):
             return
         try:
             self._on_grant(self.grants())
-        except Exception as failure:  # a shield: what a host makes of grants is no call's concern
+        except BaseException as failure:  # a shield: what a host makes of grants is no call's concern
+            let_ctrl_c_pass(failure)
             _log.error("on_grant failed: %s", first_line_of(failure))
 
     # -- the provider ------------------------------------------------------------------------------
@@ -223,7 +222,7 @@ class Policy(Layer):
             Whatever the provider raises.
         """
         declared = declarations_of(self._provider)
-        for sentence in self._unmatched([declared_name(each) or "" for each in declared]):
+        for sentence in self._unmatched(declared):
             self._warn(sentence)
         hidden = [rule.tool for rule in self._rules if rule.decision == "deny" and rule.is_bare]
         if not self._filters or not hidden:
@@ -238,13 +237,13 @@ class Policy(Layer):
             `structured["denied"]` has `by`, `rule` and `reason` for a machine.
 
         Raises:
-            Nothing, but what is no `Exception`.
+            Nothing, but for Ctrl-C on the main thread.
         """
         requests = requests_of(calls)
         rules = self._rules
         refusals = [self._refusal(call, rules) for call in requests]
         allowed = [call for call, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        with self._claiming():
+        with self._elicitor.claiming():
             answers = iter(forwarded(self._provider, allowed, "Policy"))
         return [refusal if refusal is not None else next(answers) for refusal in refusals]
 
@@ -263,29 +262,26 @@ class Policy(Layer):
             return unwanted(call)
         try:
             return self._judged(call, rules)
-        except Exception as failure:  # a shield: what could not be judged is not allowed
-            text = notices.DENIED_POLICY_FAILED.format(tool=call.name, failure=first_line_of(failure))
+        except BaseException as failure:  # a shield: what could not be judged is not allowed
+            let_ctrl_c_pass(failure)
+            text = notices.DENIED_POLICY_FAILED.format(tool=call.name[:TOOL_CHARS], failure=first_line_of(failure))
             return undecided(call, "failed", text)
 
     def _judged(self, call: ToolRequest, rules: tuple[Rule, ...]) -> ToolAnswer | None:
         facts = self._facts(call)
         verdict = evaluate(rules, facts)
         if verdict.decision == "deny":
-            return denied(call, verdict, "rule")
+            return denied(call, verdict)
         if verdict.decision == "allow":
             return None
         granted = self._granted(verdict, facts)
-        if granted is not None:
-            return None if granted[0] == "allow" else denied(call, granted[1], "grant")
-        return self._asked(call, verdict, facts)
+        return self._asked(call, verdict, facts) if granted is None else remembered(call, granted)
 
     # -- asking ------------------------------------------------------------------------------------
 
     def _asked(self, call: ToolRequest, verdict: Verdict, facts: Facts) -> ToolAnswer | None:
         context = current_call()
-        if context is None or context.id == call.id:
-            return self._asked_in_turn(call, verdict, facts)
-        with context.for_call(call):
+        with nullcontext() if context is None else context.for_call(call):
             return self._asked_in_turn(call, verdict, facts)
 
     def _asked_in_turn(self, call: ToolRequest, verdict: Verdict, facts: Facts) -> ToolAnswer | None:
@@ -299,12 +295,13 @@ class Policy(Layer):
             # Whoever was asked before may have answered this one too.
             granted = self._granted(verdict, facts)
             if granted is not None:
-                return None if granted[0] == "allow" else denied(call, granted[1], "grant")
+                return remembered(call, granted)
             suggestion = suggestion_for(facts)
             try:
                 raw = self._prompt.put(question, _request(call, facts, verdict, suggestion), asker)
                 answer = read_answer(raw, suggestion)
-            except Exception as problem:  # a shield: the asker's, or an answer that is none
+            except BaseException as problem:  # a shield: the asker's, or an answer that is none
+                let_ctrl_c_pass(problem)
                 text = notices.DENIED_PROMPT_FAILED
                 return told(call, verdict, "prompt", text, problem=first_line_of(problem))
             self._remember(answer)  # before the turn is over, or the next in line would ask again
@@ -319,50 +316,16 @@ class Policy(Layer):
         book = self._own if self._store is None or scope == "session" else self._store
         book.add(given(answer.rules, scope=scope, expires_in=answer.expires_in, now=self._clock()))
 
-    # -- what servers ask --------------------------------------------------------------------------
-
     @property
     def elicit_hook(self) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         """A callable for a tool server's client: what the server asks is put to the human, in turn.
 
         Called in the context of the call that provoked the question, with what the server sent,
         or with that under `request` in a question of `kind` `server-elicit`. Its answer is the
-        human's, a mapping; `{"action": "decline"}` where there is nobody, or no answer.
+        human's, a mapping; `{"action": "decline"}` where there is nobody, or no answer, and
+        `{"action": "cancel"}` where nobody answered in time, or the call is over.
         """
-        return self._elicit
-
-    def _elicit(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        claimant = _CLAIMANT.get()
-        chosen = claimant if claimant is not None and claimant.is_interactive else self
-        try:
-            return chosen._elicited(request)
-        except Exception as failure:  # a shield: a prompt that fails has accepted nothing
-            _log.error("a server's question could not be asked: %s", first_line_of(failure))
-            return dict(_DECLINED)
-
-    def _elicited(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        asker = self._prompt.asker
-        if asker is None:
-            return dict(_DECLINED)
-        question = Question(current_call())
-        with self._prompt.turn(question) as entry:
-            if entry != "entered":
-                return {"action": "cancel"}
-            raw = self._prompt.put(question, _servers_question(request), asker)
-        if question.expired_at is not None:
-            return {"action": "cancel"}
-        return dict(raw) if isinstance(raw, Mapping) else dict(_DECLINED)
-
-    @contextmanager
-    def _claiming(self) -> Iterator[None]:
-        if not self._claims or _CLAIMANT.get() is not None:
-            yield
-            return
-        token = _CLAIMANT.set(self)
-        try:
-            yield
-        finally:
-            _CLAIMANT.reset(token)
+        return self._elicitor.answer
 
     # -- lint --------------------------------------------------------------------------------------
 
@@ -372,20 +335,11 @@ class Policy(Layer):
         Raises:
             Whatever the provider raises when it lists.
         """
-        return self._unmatched([declared_name(each) or "" for each in declarations_of(self._provider)])
+        return self._unmatched(declarations_of(self._provider))
 
-    def _unmatched(self, names: Sequence[str]) -> list[str]:
-        usual = set(default_rules())
-        named = [(f"the rule '{rule}'", rule.tool) for rule in self._rules if rule not in usual]
-        named += [(f"roots[{prefix!r}]", f"{prefix}*") for prefix in self._around.roots]
-        named += [(f"path_params[{pattern!r}]", pattern) for pattern in self._around.path_params]
-        named += [(f"command_params[{pattern!r}]", pattern) for pattern in self._around.command_params]
-        named += [(f"local_tools {pattern!r}", pattern) for pattern in self._around.local_tools]
-        return [
-            f"{what} matches no tool in the catalogue, and so does nothing"
-            for what, pattern in named
-            if not any(matches(pattern, name) for name in names)
-        ]
+    def _unmatched(self, declared: Iterable[ToolDeclaration]) -> list[str]:
+        names = [declared_name(each) or "" for each in declared]
+        return unmatched(names, self._rules, self._around)
 
     def _warn(self, sentence: str) -> None:
         if sentence in self._warned:
@@ -410,12 +364,6 @@ def _is_hidden(name: str | None, hidden: Sequence[str]) -> bool:
 def _is_enough(found: Verdict, asked: Verdict) -> bool:
     """Whether an allowing grant satisfies what was asked: a danger, only one that names its command."""
     return not asked.is_dangerous or any(rule.command not in (None, "*") for rule in found.fired)
-
-
-def _servers_question(request: Mapping[str, Any]) -> dict[str, Any]:
-    """A server's question as plain data; a client that has said whose it is has said it all."""
-    told: dict[str, Any] = clean_value(request)
-    return told if told.get("kind") == "server-elicit" else {"kind": "server-elicit", "request": told}
 
 
 def _request(call: ToolRequest, facts: Facts, verdict: Verdict, suggestion: Rule | None) -> dict[str, Any]:

@@ -6,28 +6,35 @@ might mean the call is told as one that could not be checked. Who decides does n
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from llm_agent import notices
-from llm_agent.layers import refused
+from llm_agent.layers import refused, shortened
 from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.policy.answers import Answer
 from llm_agent.policy.asking import Entry
 from llm_agent.policy.evaluation import Verdict
 
+TOOL_CHARS: Final = 64
+"""How much of a tool's name is told: no vendor takes longer ones."""
 
-def denied(call: ToolRequest, verdict: Verdict, by: str) -> ToolAnswer:
-    """Refuse *call* for a rule, *by* `rule` or `grant`."""
-    text = notices.DENIED_BY_RULE if by == "rule" else notices.DENIED_BY_GRANT
-    return told(call, verdict, by, text)
+
+def denied(call: ToolRequest, verdict: Verdict) -> ToolAnswer:
+    """Refuse *call* for a rule."""
+    return told(call, verdict, "rule", notices.DENIED_BY_RULE)
+
+
+def remembered(call: ToolRequest, verdict: Verdict) -> ToolAnswer | None:
+    """Return what the grants' *verdict* makes of *call*: a refusal, or `None` where it may run."""
+    return None if verdict.decision == "allow" else told(call, verdict, "grant", notices.DENIED_BY_GRANT)
 
 
 def told(call: ToolRequest, verdict: Verdict, by: str, text: str, **words: Any) -> ToolAnswer:
     """Refuse *call* with a sentence of `notices`, its fields filled in from the verdict and *words*."""
     rule = verdict.rule
-    paths = notices.DENIED_PATHS.format(paths=", ".join(verdict.paths)) if verdict.paths else ""
+    paths = notices.DENIED_PATHS.format(paths=shortened(", ".join(verdict.paths))) if verdict.paths else ""
     filled = text.format(
-        tool=call.name,
+        tool=shortened(call.name, TOOL_CHARS),
         rule=rule if rule is None or rule.note is None else f"{rule} ({rule.note})",
         paths=paths,
         unsure=notices.DENIED_UNSURE if verdict.reason == "unevaluable-path" else "",

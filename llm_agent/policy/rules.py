@@ -7,13 +7,15 @@ rules is taken whole or not at all. What a rule makes of a call does not live he
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 import attrs
 
 from llm_agent.errors import ConfigError
-from llm_agent.policy.hosts import normal_pattern, pattern_problem
-from llm_agent.policy.paths import problem_of
+from llm_agent.patterns import pattern_problem
+from llm_agent.policy.hosts import host_problem, normal_pattern
+from llm_agent.policy.paths import Place, problem_of, read_place
 
 Decision = Literal["allow", "deny", "ask"]
 DECISIONS: Final[tuple[str, ...]] = get_args(Decision)
@@ -34,6 +36,7 @@ _FIELDS: Final = {
     "severity": "severity",
     "every-time": "every_time",
 }
+MEMBERS: Final = tuple(_FIELDS)
 NARROWERS: Final = ("under", "host", "command", "args", "args_any", "check")
 
 
@@ -76,6 +79,11 @@ class Rule:
             said = problem(self)
             if said is not None:
                 raise ConfigError(f"{field}: {said}, got {getattr(self, _FIELDS[field])!r}")
+
+    @cached_property
+    def folder(self) -> Place | None:
+        """The place that `under` names; `None` without one."""
+        return None if self.under is None else read_place(self.under)
 
     @property
     def is_bare(self) -> bool:
@@ -124,12 +132,6 @@ class Rule:
 # -- what cannot be meant ----------------------------------------------------------------------
 
 
-def _pattern_problem(pattern: object) -> str | None:
-    if not isinstance(pattern, str) or not pattern.strip():
-        return "expected a tool name or a prefix ending in *"
-    return "a * may only stand at the end" if "*" in pattern[:-1] else None
-
-
 def _under_problem(rule: Rule) -> str | None:
     if rule.under is None:
         return None
@@ -138,7 +140,7 @@ def _under_problem(rule: Rule) -> str | None:
 
 
 def _host_problem(rule: Rule) -> str | None:
-    problem = None if rule.host is None else pattern_problem(rule.host)
+    problem = None if rule.host is None else host_problem(rule.host)
     return None if problem is None else f"expected {problem}"
 
 
@@ -170,7 +172,7 @@ def _every_time_problem(rule: Rule) -> str | None:
 
 
 _PROBLEMS: Final[Mapping[str, Any]] = {
-    "tool": lambda rule: _pattern_problem(rule.tool),
+    "tool": lambda rule: pattern_problem(rule.tool),
     "decision": lambda rule: None if rule.decision in DECISIONS else f"expected one of {', '.join(DECISIONS)}",
     "under": _under_problem,
     "host": _host_problem,

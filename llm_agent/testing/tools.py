@@ -164,7 +164,7 @@ class RecordedCall:
     def progress(self, call_id: str, done: float, total: float | None, message: str | None) -> None:
         self.progress_told.append(Progress(done, total, message))
 
-    def log(self, level: str, data: str | Mapping[str, Any]) -> None:
+    def log(self, level: str, data: str | Mapping[str, Any], logger: str | None = None) -> None:
         self.logged.append((level, data))
 
     @property

@@ -6,19 +6,28 @@ list, since a name that two answer to would reach only one of them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, cast
 
-from llm_agent import codec, notices
+from llm_agent import notices
 from llm_agent.errors import ConfigError
+from llm_agent.layers import (
+    METHODS,
+    Several,
+    checked_provider,
+    declarations_of,
+    declared_name,
+    first_line_of,
+    forwarded,
+    let_ctrl_c_pass,
+    refused,
+    requests_of,
+)
 from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.ports import ToolDeclaration, ToolProvider
 from llm_agent.tool_operation import Idempotency
 from llm_agent.tools.toolbox import Toolbox, unknown_tool
-
-Answer = ToolAnswer | Mapping[str, Any] | str
 
 
 def combine(items: Iterable[Callable[..., Any] | ToolProvider]) -> ToolProvider:
@@ -28,7 +37,7 @@ def combine(items: Iterable[Callable[..., Any] | ToolProvider]) -> ToolProvider:
         items: plain functions, `@tool`s, bound methods and provider objects, in any order.
 
     Returns:
-        The provider itself when there is only one; otherwise one that has `grants()` when one of
+        The provider itself when there is only one; otherwise one that has `grants()` while one of
         *items* has (of several, all grants in their order), and `idempotency_of(name)`.
 
     Raises:
@@ -38,11 +47,7 @@ def combine(items: Iterable[Callable[..., Any] | ToolProvider]) -> ToolProvider:
     if isinstance(items, str) or not isinstance(items, Iterable):
         raise ConfigError(f"tools: expected a list of functions and providers, got {type(items).__name__}")
     providers = _grouped(list(items))
-    if len(providers) == 1:
-        return providers[0]
-    if any(callable(getattr(provider, "grants", None)) for provider in providers):
-        return CombinedWithGrants(providers)
-    return Combined(providers)
+    return providers[0] if len(providers) == 1 else Combined(providers)
 
 
 def _grouped(items: Sequence[Any]) -> list[ToolProvider]:
@@ -61,27 +66,24 @@ def _grouped(items: Sequence[Any]) -> list[ToolProvider]:
 
 
 def _is_provider(item: Any, index: int) -> bool:
-    methods = ("tools_for_llm", "execute_tool_calls")
-    present = [method for method in methods if callable(getattr(item, method, None))]
-    if isinstance(item, type) and present:
-        raise ConfigError(f"tools[{index}]: {item.__qualname__} is a class; hand over an object of it")
-    if len(present) == 1:
-        missing = next(method for method in methods if method not in present)
-        raise ConfigError(
-            f"tools[{index}]: a provider needs {missing}() too; {type(item).__name__} has only {present[0]}()"
-        )
-    if not present and not callable(item):
+    if any(callable(getattr(item, method, None)) for method in METHODS):
+        checked_provider(item, f"tools[{index}]")
+        return True
+    if not callable(item):
         raise ConfigError(f"tools[{index}]: expected a function or a tool provider, got {type(item).__name__}")
-    return bool(present)
+    return False
 
 
-class Combined:
+class Combined(Several):
     """Several providers as one. Shared freely, as far as they can be."""
 
     def __init__(self, providers: Sequence[ToolProvider]) -> None:
         self._providers = tuple(providers)
         # Which provider publishes a name: replaced as a whole by every listing.
         self._owners: Mapping[str, ToolProvider] | None = None
+
+    def _members(self) -> Sequence[ToolProvider]:
+        return self._providers
 
     def tools_for_llm(self) -> list[ToolDeclaration]:
         """Return every provider's declarations, in order.
@@ -93,9 +95,9 @@ class Combined:
         catalogue: list[ToolDeclaration] = []
         owners: dict[str, int] = {}
         for place, provider in enumerate(self._providers):
-            for declaration in provider.tools_for_llm():
+            for declaration in declarations_of(provider):
                 catalogue.append(declaration)
-                name = _published_name(declaration)
+                name = declared_name(declaration)
                 if name is not None and owners.setdefault(name, place) != place:
                     both = f"{self._label(owners[name])} and {self._label(place)}"
                     raise ConfigError(f"tools: {both} both publish a tool named {name!r}; rename one of them")
@@ -106,7 +108,7 @@ class Combined:
         provider = self._providers[place]
         return repr(provider) if isinstance(provider, Toolbox) else f"{type(provider).__name__} (number {place + 1})"
 
-    def execute_tool_calls(self, calls: Sequence[ToolRequest | Mapping[str, Any]]) -> list[Answer]:
+    def execute_tool_calls(self, calls: Iterable[ToolRequest | Mapping[str, Any]]) -> list[ToolAnswer]:
         """Run *calls* in the model's order; neighbours of one provider go to it together.
 
         Returns:
@@ -116,14 +118,19 @@ class Combined:
         Raises:
             Nothing, but for Ctrl-C on the main thread.
         """
-        requests = [ToolRequest.from_raw(call) for call in calls]
+        requests = requests_of(calls)
         try:
             owners = self._known_owners()
-        except Exception as failure:  # a shield: a listing may raise, answers may not
-            return [_failure(call, failure) for call in requests]
-        answers: list[Answer] = []
+        except BaseException as failure:  # a shield: a listing may raise, answers may not
+            let_ctrl_c_pass(failure)
+            text = notices.PROVIDER_RAISED.format(failure=first_line_of(failure))
+            return [refused(call, text) for call in requests]
+        answers: list[ToolAnswer] = []
         for provider, group in _runs(requests, owners):
-            answers += _asked(provider, group) if provider else [unknown_tool(call, tuple(owners)) for call in group]
+            if provider is None:
+                answers += [unknown_tool(call, tuple(owners)) for call in group]
+            else:
+                answers += forwarded(provider, group, type(provider).__name__)
         return answers
 
     def _known_owners(self) -> Mapping[str, ToolProvider]:
@@ -138,26 +145,6 @@ class Combined:
         return cast("Idempotency", declared(name)) if callable(declared) else "unknown"
 
 
-class CombinedWithGrants(Combined):
-    """Several providers, at least one of which keeps standing permissions."""
-
-    def grants(self) -> list[Any]:
-        """Return the grants of every provider that has some, in the providers' order."""
-        found: list[Any] = []
-        for provider in self._providers:
-            grants = getattr(provider, "grants", None)
-            if callable(grants):
-                found += grants() or ()
-        return found
-
-
-def _published_name(declaration: Any) -> str | None:
-    """The name in a declaration; `None` for one that is unreadable, which is passed on untouched."""
-    function = declaration.get("function") if isinstance(declaration, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    return name if isinstance(name, str) else None
-
-
 def _runs(
     calls: Sequence[ToolRequest], owners: Mapping[str, ToolProvider]
 ) -> Iterator[tuple[ToolProvider | None, list[ToolRequest]]]:
@@ -165,20 +152,3 @@ def _runs(
     for _, group in groupby(calls, key=lambda call: id(owners.get(call.name))):
         together = list(group)
         yield owners.get(together[0].name), together
-
-
-def _asked(provider: ToolProvider, calls: list[ToolRequest]) -> list[Answer]:
-    """Ask one provider; exactly one answer per call comes back."""
-    try:
-        returned = provider.execute_tool_calls(list(calls))
-        answers = [returned] if isinstance(returned, str | Mapping | ToolAnswer) else list(returned or ())
-    except BaseException as failure:  # SystemExit too, as in a toolbox
-        if isinstance(failure, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
-            raise
-        return [_failure(call, failure) for call in calls]
-    missing = [ToolAnswer(call.id, notices.NO_RESULT, is_error=True) for call in calls[len(answers) :]]
-    return [*answers[: len(calls)], *missing]
-
-
-def _failure(call: ToolRequest, failure: BaseException) -> ToolAnswer:
-    return ToolAnswer(call.id, notices.PROVIDER_RAISED.format(failure=codec.error_text(failure)), is_error=True)

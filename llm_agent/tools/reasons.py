@@ -11,8 +11,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-import attrs
-
 from llm_agent.layers import (
     Layer,
     arguments_of,
@@ -71,7 +69,7 @@ class Reasons(Layer):
             One answer per call, in order.
 
         Raises:
-            Nothing, but what is no `Exception`.
+            Nothing, but for Ctrl-C on the main thread.
         """
         augmented = self._augmented
         asked = [_without_reason(call) if call.name in augmented else call for call in requests_of(calls)]
@@ -103,10 +101,10 @@ def _without_reason(call: ToolRequest) -> ToolRequest:
         return call
     del arguments[REASON]
     if not isinstance(call.arguments, str):
-        return attrs.evolve(call, arguments=arguments)
+        return ToolRequest(call.id, call.name, arguments)
     try:
         # Not by the codec, which cleans what it writes: every value shall arrive as it was sent.
         text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError):  # a number beyond all floats, or nested too deeply
         return call
-    return attrs.evolve(call, arguments=text)
+    return ToolRequest(call.id, call.name, text)

@@ -18,11 +18,11 @@ from llm_agent import notices
 from llm_agent.errors import ConfigError
 from llm_agent.layers import (
     METHODS,
+    Several,
     checked_provider,
     declarations_of,
     declared_name,
     forwarded,
-    grants_of,
     refused,
     requests_of,
 )
@@ -60,10 +60,10 @@ class Registered:
 
     def own(self, call: ToolRequest) -> ToolRequest:
         """*call* under the provider's own name for it."""
-        return attrs.evolve(call, name=call.name[len(self.tag) :])
+        return ToolRequest(call.id, call.name[len(self.tag) :], call.arguments)
 
 
-class Registry:
+class Registry(Several):
     """Many providers as one; a tool's published name is prefix + separator + its own name.
 
     Args:
@@ -118,6 +118,9 @@ class Registry:
     def has_prefix(self, prefix: str) -> bool:
         return any(entry.prefix == prefix for entry in self._entries)
 
+    def _members(self) -> list[ToolProvider]:
+        return [entry.provider for entry in self._entries]
+
     def tools_for_llm(self) -> list[ToolDeclaration]:
         """Return every provider's declarations under their published names, in the order of registration.
 
@@ -148,7 +151,7 @@ class Registry:
             model's order; one that raises or comes up short costs its own calls an error answer.
 
         Raises:
-            Nothing, but what is no `Exception`.
+            Nothing, but for Ctrl-C on the main thread.
 
         Threads: the caller's; the providers take turns, in the order of registration.
         """
@@ -170,15 +173,6 @@ class Registry:
         if owner is None or not callable(declared):
             return "unknown"
         return cast("Idempotency", declared(name[len(owner.tag) :]))
-
-    def __getattr__(self, name: str) -> Any:
-        # `grants` is there exactly while a provider has grants: the port looks for it anew each time.
-        if name == "grants" and any(callable(getattr(entry.provider, name, None)) for entry in self._entries):
-            return self._grants
-        raise AttributeError(f"'Registry' object has no attribute {name!r}")
-
-    def _grants(self) -> list[Any]:
-        return [grant for entry in self._entries for grant in grants_of(entry.provider) or ()]
 
 
 def provider_of(tools: Any, owner: str) -> ToolProvider:

@@ -13,6 +13,7 @@ from typing import Any
 from llm_agent import codec, notices
 from llm_agent.call_context import ToolCallContext, current_call
 from llm_agent.errors import ConfigError
+from llm_agent.layers import refused, requests_of, unreadable
 from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.tool_operation import Idempotency
 from llm_agent.tools.function import FunctionTool, function_tool
@@ -58,7 +59,7 @@ class Toolbox:
         tool = self._tools.get(name)
         return "unknown" if tool is None else tool.idempotency
 
-    def execute_tool_calls(self, calls: Sequence[ToolRequest | Mapping[str, Any]]) -> list[ToolAnswer]:
+    def execute_tool_calls(self, calls: Iterable[ToolRequest | Mapping[str, Any]]) -> list[ToolAnswer]:
         """Run *calls*, one after the other.
 
         Returns:
@@ -72,11 +73,14 @@ class Toolbox:
         Threads: any; the tools run on the caller's.
         """
         context = current_call()
-        return [self._answer(ToolRequest.from_raw(call), context) for call in calls]
+        return [self._answer(call, context) for call in requests_of(calls)]
 
     def _answer(self, call: ToolRequest, context: ToolCallContext | None) -> ToolAnswer:
         if context is not None and context.cancelled.is_set():
-            return ToolAnswer(call.id, notices.ABANDONED_CANCELLED, is_error=True)
+            return refused(call, notices.ABANDONED_CANCELLED)
+        refusal = unreadable(call)
+        if refusal is not None:
+            return refusal
         tool = self._tools.get(call.name)
         if tool is None:
             return unknown_tool(call, self.names)
@@ -89,4 +93,4 @@ def unknown_tool(call: ToolRequest, names: Sequence[str]) -> ToolAnswer:
     near = nearest(call.name, names)
     hint = "" if near is None else f" Did you mean {near}?"
     text = notices.NO_SUCH_TOOL.format(tool=call.name[:64], hint=hint, tools=names_of(names) or "none")
-    return ToolAnswer(call.id, text, is_error=True)
+    return refused(call, text)

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 import attrs
 
-from llm_agent import codec
 from llm_agent.errors import ConfigError
 from llm_agent.layers import (
     Layer,
@@ -23,7 +22,9 @@ from llm_agent.layers import (
     declarations_of,
     declared_name,
     declared_parameters,
+    first_line_of,
     forwarded,
+    let_ctrl_c_pass,
     requests_of,
 )
 from llm_agent.messages import ToolAnswer, ToolRequest
@@ -112,7 +113,7 @@ class UnknownKeys(Layer):
             One answer per call, in order.
 
         Raises:
-            Nothing, but what is no `Exception`.
+            Nothing, but for Ctrl-C on the main thread.
         """
         requests = requests_of(calls)
         for call in requests:
@@ -132,8 +133,9 @@ class UnknownKeys(Layer):
         )
         try:
             self._on_warn(found)
-        except Exception as error:  # a shield: an alarm must not cost the call
-            _log.error("on_warn raised: %s", codec.error_text(error))
+        except BaseException as error:  # a shield: an alarm must not cost the call
+            let_ctrl_c_pass(error)
+            _log.error("on_warn raised: %s", first_line_of(error))
 
     def _news(self, tool: str, keys: Iterable[str]) -> tuple[str, ...]:
         with self._lock:

@@ -136,11 +136,18 @@ def test_a_provider_that_fails_is_an_error_for_each_of_its_calls(answers: Any) -
     assert "more" not in given[0].content
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(3)])
-def test_what_is_no_exception_passes(stop: BaseException) -> None:
-    """Ctrl-C and an exit are not a layer's to stop."""
-    with pytest.raises(type(stop)):
-        forwarded(Declaring(answers=raising(stop)), TWO, "Owner")
+def test_one_answer_too_many_does_not_take_the_place_of_the_right_one() -> None:
+    """The id decides, of one call as of many."""
+    answers = paired(["a"], [ToolAnswer("z", "another's"), ToolAnswer("a", "its own")])
+
+    assert answers == [ToolAnswer("a", "its own")]
+
+
+def test_an_endless_failure_is_cut() -> None:
+    """A server that puts all it has into one line does not fill the conversation."""
+    answer = forwarded(Declaring(answers=raising(OSError("x" * 1_000_000))), TWO[:1], "Owner")[0]
+
+    assert len(answer.content) < 3_000
 
 
 def test_a_lazy_answer_is_walked_inside_the_call() -> None:

@@ -11,6 +11,7 @@ from layered import Declaring, Granting, call, declared, raising
 
 from llm_agent import Reasons, ToolRequest
 from llm_agent.errors import ConfigError
+from llm_agent.policy import Policy
 
 TEXT = {"type": "string"}
 
@@ -210,6 +211,19 @@ def test_whoever_stands_in_front_sees_the_reason() -> None:
 
     assert request.args == raw["function"]["arguments"] == {"reason": "why"}
     assert [arrived.args for arrived in provider.calls] == [{}, {}]
+
+
+def test_under_a_policy_the_prompt_sees_the_reason_and_the_tool_does_not() -> None:
+    """The person reads it beside the arguments; no rule rests on it."""
+    asked: list[Any] = []
+    provider = Declaring(declared("x"))
+    policy = Policy(Reasons(provider), on_ask=lambda each: asked.append(each["arguments"]) or True)
+    policy.tools_for_llm()
+
+    policy.execute_tool_calls([call("x", {"n": 1, "reason": "why"})])
+
+    assert asked == [{"n": 1, "reason": "why"}]
+    assert provider.calls[0].args == {"n": 1}
 
 
 def test_the_optional_parts_pass() -> None:

@@ -40,6 +40,7 @@ UNREADABLE = [
     "//example.org",
     "/x",
     "ftp://example.org",
+    "http\u017f://example.org",
     "file:///etc/passwd",
     "javascript:alert(1)",
     "http:example.org",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ SAME_PLACE = [
     "/srv/secret", "/srv/secret/", "/srv//secret/x", "/srv/./secret", "secret/x", "./secret/x", "/srv/a/../secret/x",
     "a/../secret", "/srv/SECRET/x", "Secret/x", "/SRV/secret/x", "secret./x", "secret /x", "secret::$DATA",
     "SECRET~1/x",
+    "/srv/secret:x", "/srv/secret::$INDEX_ALLOCATION/x", "/srv/secret:$I30:$INDEX_ALLOCATION/x", "/srv/SECRET:x",
+    "/srv/s*", "/srv/secre?/x", "/srv/[s]ecret", "*", "/srv/*/x", "S*T/x",
     "%73ecret/x", "s\u200becret/x", "\uff53ecret/x", "ſecret/x", "{secret,x}/y", "..\\srv\\secret", "~/../srv/secret",
 ]  # fmt: skip
 
@@ -87,6 +90,26 @@ SAME_PLACE = [
 def test_no_spelling_walks_round_a_denied_folder(path: str) -> None:
     """What may be the folder is denied as the folder, beside an allow for all around it."""
     assert verdict([*ALLOW, *DENY], request(path=path), roots=ROOTS).decision == "deny"
+
+
+@pytest.mark.parametrize("composed", ["NFC", "NFD"])
+@pytest.mark.parametrize("given", ["NFC", "NFD"])
+def test_one_name_in_two_compositions_is_not_certainly_one_file(composed: Any, given: Any) -> None:
+    """Some file systems keep both, some make one of them: an allow asks, and a deny denies."""
+    folder = "/srv/" + unicodedata.normalize(composed, "caf\u00e9")
+    call = request(path="/srv/" + unicodedata.normalize(given, "caf\u00e9") + "/x")
+
+    def decided(decision: str) -> str:
+        return verdict([{"tool": "*", "decision": decision, "under": folder}], call).decision
+
+    assert decided("allow") == ("allow" if composed == given else "ask")
+    assert decided("deny") == "deny"
+
+
+@pytest.mark.parametrize("name", ["fs_read", "notes:2026", "a*b", "[slug]", "secrets", "my-secret", "secret.txt"])
+def test_a_name_that_only_sounds_like_a_denied_folder_is_another_one(name: str) -> None:
+    """Strictness towards what may be the same is not suspicion of everything."""
+    assert verdict([*ALLOW, *DENY], request(path=f"/srv/{name}/x"), roots=ROOTS).decision == "allow"
 
 
 @pytest.mark.parametrize(
@@ -139,6 +162,11 @@ def test_other_arguments_are_places_where_that_is_said() -> None:
         ({"roots": {"f*s": "/srv"}}, "expected a prefix of tool names"),
         ({"roots": {3: "/srv"}}, "expected a prefix of tool names"),
         ({"path_params": ["path"]}, "path_params: expected a mapping"),
+        ({"path_params": {3: "path"}}, "path_params: expected a tool name or a prefix ending in *"),
+        ({"path_params": {"f*s": "path"}}, "path_params: a \\* may only stand at the end, got 'f\\*s'"),
+        ({"command_params": {3: "run"}}, "command_params: expected a tool name or a prefix ending in *"),
+        ({"command_params": {"f*s": "run"}}, "command_params: a \\* may only stand at the end"),
+        ({"local_tools": ["f*s"]}, "local_tools: a \\* may only stand at the end"),
         ({"path_params": {"fs_*": [3]}}, r"path_params\['fs_\*'\]: expected argument names"),
         ({"local_tools": "fs_*"}, "local_tools: expected a list"),
     ],

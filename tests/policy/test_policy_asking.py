@@ -124,6 +124,8 @@ def test_every_answer_there_is(answer: Any, is_allowed: bool, grants: int) -> No
         ({"action": "always-allow", "scope": "forever"}, "scope"),
         ({"action": "always-allow", "expires-in": 0}, "expires-in"),
         ({"action": "always-allow", "expires-in": True}, "expires-in"),
+        ({"action": "always-allow", "expires-in": 1e20}, "expires-in"),
+        ({"action": "always-allow", "expires-in": float("nan")}, "expires-in"),
         ({"action": "deny-once", "reason": 3}, "reason"),
         (RuntimeError("the screen is gone"), "the screen is gone"),
     ],

@@ -56,7 +56,7 @@ def test_a_question_that_names_its_server_is_asked_as_it_is() -> None:
     assert human.asked == [asked]
 
 
-@pytest.mark.parametrize("answer", [None, True, "accept", 3, RuntimeError("gone")])
+@pytest.mark.parametrize("answer", [None, True, "accept", 3, RuntimeError("gone"), SystemExit(3)])
 def test_no_answer_is_a_decline(answer: Any) -> None:
     """Neither an exception nor a word that is no mapping accepts anything."""
     assert Policy(tools(), on_ask=Human(answer)).elicit_hook(FORM) == {"action": "decline"}
@@ -73,6 +73,19 @@ def test_a_question_that_expires_is_cancelled() -> None:
 
     answer = Policy(tools(), on_ask=lambda _: gate.wait(), ask_timeout=0.05).elicit_hook(FORM)
     gate.open()
+
+    assert answer == {"action": "cancel"}
+
+
+def test_a_question_whose_call_is_over_is_cancelled() -> None:
+    """Whoever took it back has not said no either."""
+    cancelled = threading.Event()
+
+    def take_back(_: Any) -> None:
+        cancelled.set()
+
+    with call_context(cancelled=cancelled, on_ask=take_back):
+        answer = Policy(tools()).elicit_hook(FORM)
 
     assert answer == {"action": "cancel"}
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from judging import Human, denied, one, request, run, tools
 
-from llm_agent import Session
+from llm_agent import Loop, Session, notices
 from llm_agent.errors import ConfigError
 from llm_agent.events import parse_ts
 from llm_agent.policy import Grant, Grants, Policy
-from llm_agent.testing import call_context
+from llm_agent.testing import ScriptedBackend, call, call_context, finished
 
 ALLOW = {"tool": "fs_read", "decision": "allow"}
 DENY = {"tool": "fs_read", "decision": "deny"}
@@ -171,7 +171,6 @@ def test_bare_rules_are_grants_too() -> None:
         ({"tool": "a", "decision": "ask"}, r"grants\[1\].decision: a grant allows or denies"),
         ({"rule": {"tool": "a", "decision": "ask"}}, r"grants\[1\].rule.decision"),
         ({"rule": {"tool": "a*b", "decision": "allow"}}, r"grants\[1\].rule.tool"),
-        ({"rule": ALLOW, "until": 3}, r"grants\[1\].until: no such member"),
         ({"rule": ALLOW, "scope": "world"}, r"grants\[1\].scope"),
         ({"rule": ALLOW, "id": 3}, r"grants\[1\].id: expected text"),
         ({"rule": ALLOW, "expires-at": "tomorrow"}, r"grants\[1\].expires-at: expected an ISO-8601 time"),
@@ -186,6 +185,110 @@ def test_a_malformed_grant_is_refused_by_index_and_member(data: Any, problem: st
     with pytest.raises(ConfigError, match=problem):
         book.add([ALLOW, data])
     assert len(book) == 1
+
+
+def test_grants_stand_in_the_order_they_were_given_duplicates_kept() -> None:
+    """A book is a record of what was answered, not a set."""
+    policy = Policy(tools(), grants=[ALLOW, DENY, ALLOW])
+
+    assert [grant["rule"] for grant in policy.grants()] == [ALLOW, DENY, ALLOW]
+
+
+# -- what another version has kept --------------------------------------------------------------
+
+KEPT: list[dict[str, Any]] = [
+    {"rule": ALLOW, "id": "1", "label": {"by": "a later version"}},
+    {"rule": {**ALLOW, "weekday": "monday"}, "id": "2", "given-at": "2026-01-01T00:00:00.000000Z"},
+    {"tool": "fs_read", "decision": "allow", "weekday": "monday"},
+]
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_a_grant_with_members_of_another_version_is_kept_and_allows_nothing(kept: Any) -> None:
+    """What narrows it is not known here: an allow is not taken for a wider one, and is told to the letter."""
+    human = Human(False)
+    policy = Policy(tools(), grants=[kept, {"tool": "fs_list", "decision": "allow"}], on_ask=human)
+
+    assert one(policy, request(path="/srv/x")).is_error
+    assert len(human.asked) == 1
+    assert not one(policy, request("fs_list")).is_error
+    assert policy.grants()[0] == kept
+    assert json.loads(json.dumps(policy.grants()))[0] == kept
+
+
+@pytest.mark.parametrize("beside", [{"label": "x"}, {"scope": "session", "label": "x"}])
+@pytest.mark.parametrize("rule", [DENY, {**DENY, "weekday": "monday"}, {**DENY, "under": "/etc"}])
+def test_a_deny_with_members_of_another_version_still_denies(rule: Any, beside: Any) -> None:
+    """On all that it may mean, beside a grant that allows it; and it says that it could not be checked."""
+    policy = Policy(tools(), grants=[ALLOW, {"rule": rule, "id": "d", **beside}])
+
+    refusal = one(policy, request(path="/etc/x"))
+
+    assert denied(refusal)["by"] == "grant"
+    assert notices.DENIED_UNSURE in refusal.content
+    assert policy.revoke("d")
+    assert not one(policy, request(path="/etc/x")).is_error
+
+
+def test_a_session_of_another_version_is_resumed_and_keeps_its_grants(tmp_path: Any) -> None:
+    """An "always" given today is written beside them, and they are as they were."""
+    path = tmp_path / "t.jsonl"
+    with Session.create(path) as session:
+        session.append_grants(KEPT)
+    with Session.load(path) as session:
+        policy = Policy(tools(), grants=session.grants, on_ask=Human("always-allow"))
+        turns = ScriptedBackend([call("fs_list", path="/srv/x"), "done"])
+        finished(Loop(turns, tools=policy, session=session).run("go"))
+
+    kept = Session.read(path).grants
+
+    assert kept[:-1] == KEPT
+    assert kept[-1]["rule"] == {"tool": "fs_list", "decision": "allow", "under": "/srv"}
+
+
+@pytest.mark.parametrize("data", [*KEPT, {"rule": ALLOW, "until": 3}])
+def test_what_is_given_now_is_known_whole(data: Any) -> None:
+    """A book that is in use takes no grant it does not understand: that is a slip of whoever gives it."""
+    with pytest.raises(ConfigError, match="no such member"):
+        Grants().add([data])
+
+
+# -- the clock -------------------------------------------------------------------------------------
+
+
+def test_what_is_over_stays_over_when_the_clock_is_set_back() -> None:
+    """An hour that was up does not begin again."""
+    clock = Clock()
+    policy = Policy(tools(), on_ask=Human({"action": "always-allow", "expires-in": 90}, False), clock=clock)
+    one(policy, request(path="/srv/x"))
+
+    clock.now += 100 * SECOND
+    assert one(policy, request(path="/srv/x")).is_error
+    clock.now -= 50 * SECOND
+
+    assert one(policy, request(path="/srv/x")).is_error
+
+
+def test_a_grant_of_tomorrow_is_over() -> None:
+    """A clock set back behind it would make it last for as long as it was set back."""
+    clock = Clock()
+    policy = Policy(tools(), on_ask=Human({"action": "always-allow", "expires-in": 90}), clock=clock)
+    one(policy, request(path="/srv/x"))
+
+    clock.now -= 3600 * SECOND
+
+    assert policy.grants() == []
+
+
+def test_a_grant_without_an_end_minds_no_clock() -> None:
+    """It stays until it is revoked."""
+    clock = Clock()
+    policy = Policy(tools(), on_ask=Human("always-allow", False), clock=clock)
+    one(policy, request(path="/srv/x"))
+
+    clock.now -= 3600 * SECOND
+
+    assert not one(policy, request(path="/srv/x")).is_error
 
 
 # -- who is told -----------------------------------------------------------------------------------

@@ -132,6 +132,48 @@ def test_a_grant_revoked_during_a_run_is_gone_from_the_transcript(tmp_path: Path
     assert kinds.count("grants") == 2
 
 
+def test_an_always_that_comes_after_the_cancel_is_on_disk_too(tmp_path: Path) -> None:
+    """The run is over and the tool does not run, but tomorrow nobody is asked again."""
+    gate, provider = Gate("held"), tools()
+
+    def ask(_: Any) -> str:
+        gate.wait()
+        return "always-allow"
+
+    with Session.create(tmp_path / "t.jsonl") as session:
+        run = Loop(asking(), tools=Policy(provider, on_ask=ask), session=session).run("go")
+        first_ask(run)
+        run.cancel()
+        status = run.result(WAIT).status
+        gate.open()
+        assert run.drained(WAIT)
+
+    assert status == "cancelled"
+    assert provider.calls == []
+    assert [grant["rule"]["tool"] for grant in grants_on_disk(tmp_path / "t.jsonl")] == ["fs_read"]
+
+
+def test_an_always_that_comes_after_the_session_was_closed_disturbs_nobody(tmp_path: Path) -> None:
+    """There is nowhere to write it; the policy has it, and the transcript can be loaded."""
+    gate = Gate("held")
+
+    def ask(_: Any) -> str:
+        gate.wait()
+        return "always-allow"
+
+    policy = Policy(tools(), on_ask=ask)
+    with Session.create(tmp_path / "t.jsonl") as session:
+        run = Loop(asking(), tools=policy, session=session).run("go")
+        first_ask(run)
+        run.cancel()
+        run.result(WAIT)
+    gate.open()
+
+    assert run.drained(WAIT)
+    assert len(policy.grants()) == 1
+    assert grants_on_disk(tmp_path / "t.jsonl") == []
+
+
 @pytest.mark.parametrize("on_ask", ["run", "callable"])
 def test_a_question_that_expires_is_answered_so_in_the_events(on_ask: str) -> None:
     """The model reads "not in time", the page finds the question closed."""

@@ -11,7 +11,7 @@ from judging import denied, one, request, run, tools
 from llm_agent import notices
 from llm_agent.errors import ConfigError
 from llm_agent.messages import ToolAnswer, ToolRequest
-from llm_agent.policy import AskLock, Grants, Policy
+from llm_agent.policy import AskLock, Grants, Policy, default_rules
 from llm_agent.testing import ScriptedProvider
 
 ALL = [{"tool": "*", "decision": "allow"}]
@@ -224,6 +224,13 @@ def test_a_name_that_no_tool_has_is_warned_about_once() -> None:
 
     assert told == policy.lint()
     assert [sentence.split(" matches")[0] for sentence in told] == ["the rule 'deny read_file'", "roots['git_']"]
+
+
+def test_the_usual_rules_are_no_news_whatever_their_prefix() -> None:
+    """They name more tools than anybody has; another rule of that prefix is told."""
+    rules = [*default_rules("ws_"), {"tool": "ws_read", "decision": "deny", "under": "/etc"}]
+
+    assert [sentence[:14] for sentence in Policy(tools(), rules).lint()] == ["the rule 'deny"]
 
 
 def test_without_a_listener_the_warning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
