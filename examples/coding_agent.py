@@ -25,7 +25,7 @@ def guarded(workspace: Workspace, grants: Sequence[Any]) -> Policy:
     """Return the tools of *workspace* behind a policy: reading is free, all else is asked.
 
     An answer may be "always here" or "always this command"; what is dangerous is denied, or
-    asked each time.
+    asked about each new command line.
     """
     floor = danger_floor()
     looking = [name for name in workspace.names if workspace.idempotency_of(name) == "read-only"]

@@ -229,18 +229,21 @@ def _checked(name: str, facts: Facts) -> Answer:
 # -- what would cover calls like this one ---------------------------------------------------------
 
 
-def suggestion_for(facts: Facts) -> Rule | None:
+def suggestion_for(facts: Facts, *, is_whole: bool = False) -> Rule | None:
     """Return the rule that an "always" would remember by itself, as an allow that covers this call.
 
     A command with its first argument, the common folder of the places, the one site; the tool
     alone where the call names none of these. `None` where it names one that cannot be read: then
     only the whole tool would be left, which nobody has been shown.
+
+    Args:
+        is_whole: a command is named with all of its arguments.
     """
     if facts.arguments is None or "*" in facts.tool:
         return None
     narrowers: dict[str, Any] = {}
     if facts.commands:
-        narrowers |= _suggested_command(facts.commands)
+        narrowers |= _suggested_command(facts.commands, is_whole)
     if facts.locations:
         narrowers["under"] = _suggested_folder(facts)
     elif facts.hosts and not narrowers:
@@ -263,15 +266,27 @@ def _suggested_folder(facts: Facts) -> str | None:
     return str(root if is_clamped else folder)
 
 
-def _suggested_command(commands: Sequence[Command]) -> dict[str, Any]:
+def _suggested_command(commands: Sequence[Command], is_whole: bool) -> dict[str, Any]:
     """The program of the one command, with its first argument; with all of them where that is an option.
 
     An option may take the next word, so that only the whole line is known to be this one.
     """
-    effective = [command for command in commands if not command.is_wrapper]
-    if len(effective) != 1 or "*" in (effective[0].program or "*"):
+    command = _the_command(commands)
+    if command is None or "*" in (command.program or "*"):
         return {"command": None}
-    tokens = effective[0].tokens
-    shown = tokens if tokens and tokens[0].startswith("-") else tokens[:1]
+    tokens = command.tokens
+    shown = tokens if is_whole or (tokens and tokens[0].startswith("-")) else tokens[:1]
     # An empty argument cannot be written into a rule.
-    return {"command": effective[0].program, "args": None if "" in shown else shown}
+    return {"command": command.program, "args": None if "" in shown else shown}
+
+
+def names_whole(rule: Rule, facts: Facts) -> bool:
+    """Whether a rule that means a call names its one command with all of its arguments."""
+    command = _the_command(facts.commands)
+    return command is not None and (rule.command, rule.args) == (command.program, command.tokens)
+
+
+def _the_command(commands: Sequence[Command]) -> Command | None:
+    """The one command that a call is about; `None` where there are none, or more."""
+    effective = [command for command in commands if not command.is_wrapper]
+    return effective[0] if len(effective) == 1 else None

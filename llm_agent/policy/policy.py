@@ -33,7 +33,7 @@ from llm_agent.policy import options
 from llm_agent.policy.answers import Answer, read_answer
 from llm_agent.policy.asking import AskLock, Prompt, Question
 from llm_agent.policy.elicit import Elicitor
-from llm_agent.policy.evaluation import Check, Facts, Verdict, evaluate, suggestion_for
+from llm_agent.policy.evaluation import Check, Facts, Verdict, evaluate, names_whole, suggestion_for
 from llm_agent.policy.grants import Grant, Grants, Scope, given
 from llm_agent.policy.lint import unmatched
 from llm_agent.policy.refusals import TOOL_CHARS, answered, denied, not_asked, remembered, told, undecided, unwanted
@@ -197,7 +197,7 @@ class Policy(Layer):
     def _granted(self, verdict: Verdict, facts: Facts) -> Verdict | None:
         """What the grants make of a call that the rules would ask about; `None`: they say nothing."""
         found = evaluate([grant.rule for grant in self._grants()], facts)
-        if found.decision == "allow" and (verdict.is_every_time or not _is_enough(found, verdict)):
+        if found.decision == "allow" and (verdict.is_every_time or not _is_enough(found, verdict, facts)):
             return None
         return None if found.decision == "ask" else found
 
@@ -296,7 +296,7 @@ class Policy(Layer):
             granted = self._granted(verdict, facts)
             if granted is not None:
                 return remembered(call, granted)
-            suggestion = suggestion_for(facts)
+            suggestion = suggestion_for(facts, is_whole=verdict.is_dangerous)
             try:
                 raw = self._prompt.put(question, _request(call, facts, verdict, suggestion), asker)
                 answer = read_answer(raw, suggestion)
@@ -361,9 +361,12 @@ def _is_hidden(name: str | None, hidden: Sequence[str]) -> bool:
     return name is not None and any(matches(pattern, name) for pattern in hidden)
 
 
-def _is_enough(found: Verdict, asked: Verdict) -> bool:
-    """Whether an allowing grant satisfies what was asked: a danger, only one that names its command."""
-    return not asked.is_dangerous or any(rule.command not in (None, "*") for rule in found.fired)
+def _is_enough(found: Verdict, asked: Verdict, facts: Facts) -> bool:
+    """Whether an allowing grant satisfies what was asked: a danger, only one that names the whole of it.
+
+    Whoever allowed `git push` for good was not asked about `git push --force`.
+    """
+    return not asked.is_dangerous or any(names_whole(rule, facts) for rule in found.fired)
 
 
 def _request(call: ToolRequest, facts: Facts, verdict: Verdict, suggestion: Rule | None) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Rule:
     note: str | None = None
     """Words for the prompt."""
     severity: str | None = None
-    """`danger`: an ask that only a grant with a command satisfies."""
+    """`danger`: an ask that only a grant of the whole command satisfies."""
     every_time: bool = False
     """An ask that no grant satisfies."""
 

@@ -103,11 +103,14 @@ def test_other_tools_cannot_reach_the_agents_own_folder_either() -> None:
     assert decided(request("web_get", url="http://a.org")) == "allow"
 
 
+WHOLE = {"tool": "sh_run", "decision": "allow", "command": "git", "args": ["push", "-f"]}
+
+
 def test_asks_of_the_floor_can_be_answered_always_by_command_only() -> None:
-    """A grant for the whole tool is not enough, one with the command is."""
+    """A grant for the whole tool is not enough, one with the whole command is."""
     call = request("sh_run", command="git push -f")
     whole = Policy(tools(), ALL, [{"tool": "sh_run", "decision": "allow"}], checks=FLOOR.checks)
-    named = Policy(tools(), ALL, [{"tool": "sh_run", "decision": "allow", "command": "git"}], checks=FLOOR.checks)
+    named = Policy(tools(), ALL, [WHOLE], checks=FLOOR.checks)
 
     assert one(whole, call).is_error
     assert not one(named, call).is_error

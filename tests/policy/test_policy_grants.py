@@ -58,28 +58,32 @@ def test_grants_speak_only_where_the_rules_would_ask(rules: Any, grants: Any, is
         ({"tool": "sh_run", "decision": "allow"}, False),
         ({"tool": "*", "decision": "allow"}, False),
         ({"tool": "sh_run", "decision": "allow", "command": "*"}, False),
-        ({"tool": "sh_run", "decision": "allow", "command": "git"}, True),
-        ({"tool": "sh_run", "decision": "allow", "command": "git", "args": ["push"]}, True),
+        ({"tool": "sh_run", "decision": "allow", "command": "git"}, False),
+        ({"tool": "sh_run", "decision": "allow", "command": "git", "args": ["push"]}, False),
+        ({"tool": "sh_run", "decision": "allow", "command": "git", "args-any": ["--force"]}, False),
+        ({"tool": "sh_run", "decision": "allow", "command": "git", "args": ["push", "--force"]}, True),
+        ({"tool": "*", "decision": "allow", "command": "git", "args": ["push", "--force"]}, True),
         ({"tool": "sh_run", "decision": "allow", "command": "git", "args": ["pull"]}, False),
     ],
 )
-def test_a_danger_is_only_satisfied_by_a_grant_that_names_its_command(grant: Any, is_enough: bool) -> None:
-    """An always for the whole shell is not an always for every danger in it."""
+def test_a_danger_is_only_satisfied_by_a_grant_of_the_whole_command(grant: Any, is_enough: bool) -> None:
+    """An always for the shell, or for `git push`, was no answer to the danger in `git push --force`."""
     rules = [{"tool": "sh_run", "decision": "ask", "command": "git", "severity": "danger"}]
 
-    answer = one(Policy(tools(), rules, [grant]), request("sh_run", command="git", args=["push"]))
+    answer = one(Policy(tools(), rules, [grant]), request("sh_run", command="git", args=["push", "--force"]))
 
     assert answer.is_error is not is_enough
 
 
 def test_a_danger_answered_always_is_asked_once() -> None:
-    """The suggestion carries the command, so that the memory is enough for its own question."""
+    """What is suggested is the whole command, so that the memory is enough for its own question and no other."""
     human = Human("always-allow")
     policy = Policy(tools(), [{"tool": "sh_run", "decision": "ask", "severity": "danger"}], on_ask=human)
 
     run(policy, *[request("sh_run", str(place), command="git push -f") for place in range(3)])
+    run(policy, request("sh_run", command="git push -f origin"))
 
-    assert len(human.asked) == 1
+    assert [asked["suggestion"]["args"] for asked in human.asked] == [["push", "-f"], ["push", "-f", "origin"]]
 
 
 def test_circumstances_stand_beside_the_rule() -> None:
