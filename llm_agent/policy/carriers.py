@@ -1,8 +1,9 @@
 """Programs that run what their arguments say, without being wrappers: `find -exec`, `git -c`, `python -c`.
 
-The law: a command counts as a carrier unless its words are known to carry nothing. Files that a
-program reads by itself (a Makefile, a script, a hook) are not looked into: what may be written
-there is the sandbox's business.
+The law: a program on one of these lists is a carrier unless its words are known to carry nothing.
+One that is on none is taken to run itself alone, so that denying a program is no containment.
+Files that a program reads by itself (a Makefile, a script, a hook) are not looked into: what may
+be written there is the sandbox's business.
 
 Pure: words in, a verdict out.
 """
@@ -25,13 +26,21 @@ ALWAYS: Final = names("""
     x86_64 catchsegv ld.so vi vim vimdiff view ex nvim emacs emacsclient ed nano less more man osascript wsl winpty
     rundll32 mshta wscript cscript conda mamba micromamba direnv mise asdf nix nix-shell guix vagrant toolbox
     distrobox flatpak snap logsave setlock run-parts ftp sftp mail mailx mutt byobu zellij hyperfine
-    git-shell git-remote-ext m4 gs pdb bpftrace dtrace tclsh wish jq-exec sshd inetd tcpserver ip busybox-sh
+    git-shell git-remote-ext m4 gs pdb bpftrace dtrace tclsh wish sshd inetd tcpserver ip docker-compose
+    podman-compose buildah ctr crictl multipass incus virsh wine box64 qemu-x86_64 qemu-aarch64 qemu-arm qemu-i386
+    chronic ifne pee vipe vipw vigr visudo envdir envuidgid setuidgid s6-setuidgid choom uclampset multitime pexec
+    torify torsocks tsocks proxychains proxychains4 aoss genie userv ksu rlogin openvt xterm startx dbus-launch
+    ssh-agent watchexec nodemon ansible ansible-console salt puppet facter msfconsole check_by_ssh run-mailcap
+    irb pry rake bpython slsh octave gnuplot erl elixir iex scala groovy jshell jrunscript jjs ghc ghci runghc ocaml
+    guile racket sbcl clisp ecl raku dc r sqlite3 psql mysql mariadb nmap logrotate
     """)
 # Naming one of these in a rule is naming everything it can run.
 INTERPRETERS: Final = re.compile(
     r"(?:python|pypy|perl|ruby|node|nodejs|php|lua|luajit|deno|bun|Rscript|julia|ipython)[0-9.]*", re.IGNORECASE
 )
 _LOADER: Final = re.compile(r"ld-(?:linux|musl).*|ld[0-9]*\.so.*", re.IGNORECASE)
+# `deno eval`, `bun exec`: the next word is code.
+_CODE_WORDS: Final = names("eval exec x repl task")
 _PYTHON_MODULES: Final = names(
     "pytest unittest pip venv build mypy ruff black isort flake8 pylint coverage json.tool compileall tox"
 )
@@ -43,13 +52,19 @@ _CARRYING: Final[Mapping[str, tuple[str, ...]]] = {
     "fdfind": ("-x", "-X", "--exec", "--exec-batch"),
     "rg": ("--pre", "--hostname-bin"),
     "tar": ("--checkpoint-action", "--to-command", "-I", "--use-compress-program", "--rsh-command", "-F",
-            "--info-script", "--new-volume-script"),
+            "--info-script", "--new-volume-script", "--rmt-command"),
     "rsync": ("-e", "--rsh", "--rsync-path"),
     "scp": ("-S", "-o", "-F", "-D"),
     "zip": ("-T", "-TT", "--unzip-command", "--test"),
     "sort": ("--compress-program",),
     "split": ("--filter",),
-    "npx": ("-c", "--call"),
+    "fzf": ("--preview", "--bind", "--become", "--with-shell"),
+    "hg": ("--config", "--debugger"),
+    "cpio": ("--rsh-command",),
+    "tcpdump": ("-z",),
+    "apt": ("-o", "--option", "-c"),
+    "apt-get": ("-o", "--option", "-c"),
+    "ssh-keygen": ("-D",),
     "make": ("--eval", "-f", "--file", "--makefile", "-I", "--include-dir", "-E"),
     "gmake": ("--eval", "-f", "--file", "--makefile", "-I", "--include-dir", "-E"),
     "go": ("-exec", "-toolexec", "-vettool", "generate", "tool", "run"),
@@ -60,12 +75,28 @@ _CARRYING: Final[Mapping[str, tuple[str, ...]]] = {
     "curl": ("-K", "--config"),
     "wget": ("--use-askpass", "-e", "--execute", "--config"),
     "openssl": ("engine", "-engine", "-provider-path"),
-    "gcc": ("-wrapper", "-fplugin", "-B"),
-    "git-lfs": (),
+    **dict.fromkeys(
+        ("tex", "latex", "pdftex", "pdflatex", "xelatex", "luatex", "lualatex"),
+        ("-shell-escape", "-enable-write18", "--shell-escape", "--enable-write18"),
+    ),
+    "pandoc": ("-F", "-L", "--filter", "--lua-filter", "--pdf-engine"),
+    "rpm": ("-E", "--eval", "--pipe", "-D", "--define"),
+    "mvn": ("exec:exec", "exec:java"),
 }  # fmt: skip
 
-# `uv run pytest`: the word that is followed by a command.
-RUNNERS: Final = {"uv": "run", "poetry": "run", "pipenv": "run", "pdm": "run", "bundle": "exec"}
+# The same, of programs whose letters do not come in clusters: what such a word begins with.
+_PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cmake": ("-E", "-P"),
+    "aria2c": ("--on-", "--conf-path"),
+    **dict.fromkeys(("gcc", "g++", "cc", "c++", "clang", "clang++"), ("-wrapper", "-fplugin", "-B", "-Xclang")),
+}
+
+# `uv run pytest`: the words that are followed by a command.
+RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi", "pipx"), ("run",)),
+    "bundle": ("exec",),
+    **dict.fromkeys(("npx", "bunx", "pnpx", "uvx"), ()),
+}
 
 _GIT_FLAGS: Final = names(
     "--no-pager -P --bare --no-replace-objects --literal-pathspecs --glob-pathspecs --noglob-pathspecs "
@@ -91,8 +122,14 @@ _GIT_LONG: Final = (
 )  # fmt: skip
 _GIT_SHORT: Final = {"rebase": "xis", "grep": "O", "clone": "uc", "merge": "s", "pull": "s", "am": "i"}
 _GIT_WORDS: Final = {"bisect": ("run", "visualize", "view"), "submodule": ("foreach",), "sparse-checkout": ()}
+_GIT_HELPER: Final = re.compile(r"(?:-[a-z-]*=)?[A-Za-z0-9_-]+::")
+_GIT_CONFIG_SCOPES: Final = names(
+    "--global --local --system --worktree --show-origin --show-scope -z --null --name-only"
+)
 _GIT_CONFIG_READS: Final = names("--get --get-all --get-regexp --list -l get list")
 
+# However one comes to /dev and /proc from here.
+_INPUT: Final = re.compile(r"^[/.]*/(?:dev|proc)/|(?:^|/)(?:stdin|tty|fd)(?:/|$)")
 _SED_SCRIPT: Final = re.compile(
     r"[0-9,$ ]*[pdq=]|[0-9,$ ]*s([/|#,:@])(?:(?!\1)[^\n\\]|\\[^\n])*\1(?:(?!\1)[^\n\\]|\\[^\n])*\1[gpIi0-9]*"
 )
@@ -112,8 +149,14 @@ def carries(program: str, words: Sequence[str], is_sealed: bool) -> bool:
 
 
 def _reading(name: str) -> Callable[[Sequence[str]], bool] | None:
+    if name in ("make", "gmake"):
+        return lambda words: _has_any(words, _CARRYING[name]) or _sets_any(words)
+    if name in ("tar", "gtar", "bsdtar"):  # `tar cIf program archive` needs no dash
+        return lambda words: _has_any([f"-{words[0]}", *words] if words else (), _CARRYING["tar"])
     if name in _CARRYING:
-        return lambda words: _has_any(words, _CARRYING[name]) or (name in ("make", "gmake") and _sets_any(words))
+        return lambda words: _has_any(words, _CARRYING[name])
+    if name in _PREFIXES:
+        return lambda words: any(word.startswith(_PREFIXES[name]) for word in words)
     if INTERPRETERS.fullmatch(name):
         return _python if name.startswith(("python", "pypy")) else _interpreter
     return {"git": _git, "sed": _sed, "gsed": _sed, "awk": _awk, "gawk": _awk, "mawk": _awk, "nawk": _awk}.get(name)
@@ -139,7 +182,9 @@ def _sets_any(words: Sequence[str]) -> bool:
 
 def _interpreter(words: Sequence[str]) -> bool:
     """Anything but a script file in the first place: code in the arguments, on the input, or an option before it."""
-    return not words or (words[0].startswith("-") and words[0] not in ("--version", "-v", "-V")) or _is_input(words[0])
+    if list(words) in (["--version"], ["-v"], ["-V"]):  # `python -v -c` is not a question
+        return False
+    return not words or words[0].startswith("-") or words[0] in _CODE_WORDS or is_input(words[0])
 
 
 def _python(words: Sequence[str]) -> bool:
@@ -148,8 +193,9 @@ def _python(words: Sequence[str]) -> bool:
     return _interpreter(words)
 
 
-def _is_input(word: str) -> bool:
-    return word == "-" or word.startswith(("/dev/", "/proc/"))
+def is_input(word: str) -> bool:
+    """Whether a file of that name is what a program is given, not something that was written before."""
+    return word == "-" or _INPUT.search(word) is not None
 
 
 def _sed(words: Sequence[str]) -> bool:
@@ -178,13 +224,14 @@ def _git(words: Sequence[str]) -> bool:
     if _git_globals(before) or not after:
         return bool(after) or not set(before) <= _GIT_FLAGS
     subcommand, *rest = after
-    if subcommand not in _GIT_SUBCOMMANDS or any(re.match(r"[A-Za-z0-9_-]+::", word) for word in rest):
+    if subcommand not in _GIT_SUBCOMMANDS or any(_GIT_HELPER.match(word) for word in rest):
         return True
-    if subcommand == "config":
-        return not _GIT_CONFIG_READS & set(rest)
+    if subcommand == "config":  # `git config key value list` writes
+        asked = [word for word in rest if word not in _GIT_CONFIG_SCOPES]
+        return not asked or asked[0] not in _GIT_CONFIG_READS
     letters = _GIT_SHORT.get(subcommand, "")
     return (
-        _has_any(rest, _GIT_LONG)
+        _has_any([word for word in rest if word.startswith("--")], _GIT_LONG)
         or any(re.match(rf"-[A-Za-z]*[{letters}]", word) for word in rest if letters)
         or bool(set(rest) & set(_GIT_WORDS.get(subcommand, ())))
     )

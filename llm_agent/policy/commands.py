@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import attrs
 
-from llm_agent.policy.carriers import INTERPRETERS, RUNNERS, carries, git_parts
+from llm_agent.policy.carriers import INTERPRETERS, RUNNERS, carries, git_parts, is_input
 from llm_agent.policy.shell import Simple, Word, names, simple_commands
 from llm_agent.policy.wrappers import (
     READABLE_SHELLS,
@@ -32,8 +32,9 @@ from llm_agent.policy.wrappers import (
 MAX_DEPTH: Final = 8
 # Commands of one call; above, the rest is one unknown command.
 MAX_COMMANDS: Final = 500
-# Words of one call, and characters of one word: an argument list is bounded by the kernel too.
+# Words of one call, and characters of all of them: an argument list is bounded by the kernel too.
 MAX_WORDS: Final = 10_000
+MAX_CHARACTERS: Final = 1 << 18
 
 _PROGRAM: Final = re.compile(r"[A-Za-z0-9_.+@:%,~\[-]+")
 _PLAIN_COMMAND: Final = re.compile(r"[A-Za-z0-9_./\\:+@%,~-]+")
@@ -53,6 +54,11 @@ _BUILTINS: Final = names(
     "ulimit chdir newgrp"
 )
 _MOVING: Final = frozenset({"cd", "pushd", "popd", "chdir"})
+# Arguments of tools that set the folder in which a program starts, and what may change which one that is.
+_PLACES: Final = names(
+    "cwd workdir work_dir working_dir working_directory workingdir workingdirectory dir directory folder chdir"
+)
+_CHANGES: Final = names("env environment environ env_vars envs shell executable interpreter use_shell")
 _SETTING: Final = re.compile(r"[-+][euxv]*o?|errexit|nounset|pipefail|xtrace|verbose")
 
 
@@ -106,9 +112,26 @@ def commands_of(
     if command is None and args is None:
         return ()
     try:
-        return _bounded(_of_call(command, args))
-    except (RecursionError, MemoryError):
+        return _bounded(_of_surroundings(arguments, _of_call(command, args)))
+    except Exception:  # a shield: what cannot be read is unknown
         return (UNKNOWN,)
+
+
+def _of_surroundings(arguments: Mapping[str, Any], commands: list[Command]) -> list[Command]:
+    """*commands*, with the doubts that the other arguments of the call raise."""
+    given = {name.casefold().replace("-", "_"): value for name, value in arguments.items() if value}
+    is_moved = not _PLACES.isdisjoint(given)
+    is_opaque = any(not _is_harmless(given[name]) for name in _CHANGES.intersection(given))
+    if not is_moved and not is_opaque:
+        return commands
+    return [
+        attrs.evolve(each, is_moved=each.is_moved or is_moved, is_opaque=each.is_opaque or is_opaque)
+        for each in commands
+    ]
+
+
+def _is_harmless(variables: Any) -> bool:
+    return isinstance(variables, Mapping) and all(_HARMLESS.fullmatch(name) for name in variables)
 
 
 def _of_call(command: Any, args: Any) -> list[Command]:
@@ -121,11 +144,21 @@ def _of_call(command: Any, args: Any) -> list[Command]:
         return [UNKNOWN]
     tail: list[Word] = [] if args is None else [_scalar(word) for word in args] if _is_list(args) else [None]
     words = head + tail
-    if not words or len(words) > MAX_WORDS or any(word is not None and "\0" in word for word in words):
-        return [_unknown(words)]
-    if isinstance(command, str) and not _PLAIN_COMMAND.fullmatch(command):
-        return _of_script(command, _Scene(in_shell=True)) if not tail else [_unknown(words)]
-    return _Scene().commands(words)
+    if not _is_possible(words):
+        return [UNKNOWN]
+    is_plain = not isinstance(command, str) or _PLAIN_COMMAND.fullmatch(command) is not None
+    # Arguments in one text may be handed to a shell, whatever the command is.
+    found = _Scene(is_opaque=tail == [None]).commands(words) if is_plain else []
+    if isinstance(command, str) and not tail and ("\\" in command or not is_plain):
+        found += _of_script(command, _Scene(in_shell=True))
+    return found or [_unknown(words)]
+
+
+def _is_possible(words: Sequence[Word]) -> bool:
+    """Whether a kernel would take them; whoever writes more is not read to the end."""
+    known = [word for word in words if word is not None]
+    size = sum(map(len, known))
+    return 0 < len(words) <= MAX_WORDS and size <= MAX_CHARACTERS and not any("\0" in word for word in known)
 
 
 def _is_list(args: Any) -> bool:
@@ -155,9 +188,11 @@ def _of_script(text: str, scene: _Scene) -> list[Command]:
     simples = simple_commands(text) if scene.depth <= MAX_DEPTH else None
     if simples is None or len(simples) > MAX_COMMANDS:
         return [UNKNOWN]
-    moves = any(simple.words and (simple.words[0] is None or simple.words[0] in _MOVING) for simple in simples)
-    scene = attrs.evolve(scene, in_shell=True, is_moved=scene.is_moved or moves, redirects=())
-    return [command for simple in simples for command in scene.simple(simple)]
+    scene = attrs.evolve(scene, in_shell=True, redirects=())
+    found = [command for simple in simples for command in scene.simple(simple)]
+    if not any(command.program is None or command.program in _MOVING for command in found):
+        return found
+    return [attrs.evolve(command, is_moved=True) for command in found]
 
 
 @attrs.frozen
@@ -197,9 +232,10 @@ class _Scene:
         except Unmodelled:
             return [self._plain(first, name, rest), _unknown(rest, self.redirects)]
         plain = self._plain(first, name, rest)
-        if rest[:1] == (RUNNERS.get(known),) or list(rest[:1]) == [RUNNERS.get(known)]:
-            return self._runner(plain, rest[1:])
-        return [plain]
+        runs = RUNNERS.get(known)
+        if runs is None or tuple(rest[: len(runs)]) != runs:
+            return [plain]
+        return self._runner(plain, rest[len(runs) :])
 
     def _plain(self, first: Word, name: str, rest: Sequence[Word]) -> Command:
         end = rest.index(None) if None in rest else len(rest)
@@ -245,14 +281,15 @@ class _Scene:
         if rest and all(word in ("--version", "--help") for word in rest):
             return [outer]
         if name.casefold() not in READABLE_SHELLS:
-            is_file = len(rest) == 1 and rest[0] is not None and re.match(r"[\w./]", rest[0], re.ASCII)
-            return [outer] if is_file and not _is_input(rest[0]) else [outer, _unknown(rest, self.redirects)]
+            file = rest[0] if len(rest) == 1 else None
+            is_known = file is not None and re.match(r"[\w./]", file, re.ASCII) and not is_input(file)
+            return [outer] if is_known else [outer, _unknown(rest, self.redirects)]
         call = shell_call(rest)
         if call.has_script:
             if call.script is None:
                 raise Unmodelled("a script that cannot be read")
             return self._inside(outer, _of_script(call.script, attrs.evolve(self, depth=self.depth + 1)))
-        return [attrs.evolve(outer, is_opaque=outer.is_opaque or call.file is None or _is_input(call.file))]
+        return [attrs.evolve(outer, is_opaque=outer.is_opaque or call.file is None or is_input(call.file))]
 
     def _eval(self, first: Word, name: str, rest: Sequence[Word]) -> list[Command]:
         words = list(rest[1:] if rest[:1] in (["--"], ("--",)) else rest)
@@ -285,18 +322,14 @@ def _is_elsewhere(first: Word) -> bool:
     return bool(slash) and ("\\" in first or place not in _USUAL_PLACES)
 
 
-def _is_input(file: Word) -> bool:
-    return file is None or file == "-" or file.startswith(("/dev/", "/proc/"))
-
-
 def _is_meddling(name: str, rest: Sequence[Word]) -> bool:
     """Whether a builtin of the shell does what is not followed here."""
     if name == "set":
         return not all(word is not None and _SETTING.fullmatch(word) for word in rest)
     if name == "printf":  # -v evaluates subscripts
         return bool(rest) and (rest[0] is None or rest[0].startswith("-"))
-    if name in ("test", "["):  # so does its own -v
-        return any(word is None or word in ("-v", "-R") for word in rest)
+    if name in ("test", "["):  # so do its own -v, and numbers in ksh
+        return any(word is None or word in ("-v", "-R") or "[" in word for word in rest)
     return name in _BUILTINS
 
 

@@ -9,9 +9,9 @@ are made of these does not live here.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
-from collections.abc import Iterable
 from typing import Final
 
 from llm_agent.policy.carriers import git_parts
@@ -20,6 +20,10 @@ from llm_agent.policy.shell import names
 from llm_agent.policy.wrappers import SHELLS
 
 _REMOVERS: Final = frozenset({"rm", "grm"})
+_FORMATTERS: Final = names(
+    "mke2fs dd wipefs fdisk sfdisk cfdisk gdisk sgdisk parted blkdiscard mkswap diskutil lvremove vgremove pvremove"
+)
+_DISKS: Final = re.compile(r"dev/(?:[shv]d[a-z]|xvd|nvme|mmcblk|r?disk|dm-|mapper/|md[0-9]|loop[0-9])")
 _PRIVILEGE: Final = names("sudo sudoedit doas su pkexec run0 runas gsudo")
 _STOPPERS: Final = names("shutdown reboot halt poweroff")
 _STOP_UNITS: Final = names("poweroff reboot halt kexec suspend hibernate rescue emergency soft-reboot")
@@ -29,11 +33,22 @@ _UNEXPANDED: Final = re.compile(r"[$`]")
 _ALL_OF_IT: Final = re.compile(r"(?:\.?[*?]+|\.\[[^]]*\]\*|\{?[*,.]+\}?)")
 # What file systems leave out of a name: zero-width and direction marks (HFS+), and ends (Windows).
 _IGNORED: Final = re.compile("[\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]")
+# Taken apart piece by piece: sorting the marks of a long run takes the square of its length.
+_BEYOND: Final = re.compile(r"[^\x00-\x7f]{1,64}")
+# Of a segment, what Windows leaves out.
+_ENDS: Final = re.compile(r"[ .](?:/|$)")
 RC_FILES: Final = names("""
     .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc .zshenv .zprofile .zlogin .zlogout
+    .vimrc .exrc .emacs .gdbinit .tmux.conf .screenrc .wgetrc .curlrc .irbrc .hgrc .xsession .rhosts .forward
     .kshrc .mkshrc .cshrc .tcshrc .login .logout .inputrc .xprofile .xinitrc .xsessionrc .pam_environment config.fish
     bash.bashrc authorized_keys .ssh .gitconfig .npmrc .pypirc .netrc .envrc sudoers crontab
     """)
+
+
+_GUARDED: Final = frozenset(map(str.casefold, RC_FILES)) | {".git", "git~1"}
+_JOINTS: Final = re.compile(r"[=:@,]")
+_ROOTED: Final = re.compile(r"[/~\\].*", re.DOTALL)
+_GLUED: Final = re.compile(r"-[A-Za-z].")
 
 
 def deletes_root_or_home(command: Command, home: str | None = None) -> bool | None:
@@ -57,7 +72,7 @@ def deletes_root_or_home(command: Command, home: str | None = None) -> bool | No
 
 def _is_recursive(command: Command) -> bool | None:
     for word in command.words:
-        if re.fullmatch(r"-[A-Za-z]*[rR][A-Za-z]*", word) or (len(word) > 2 and "--recursive".startswith(word)):
+        if re.fullmatch(r"-[A-QS-Za-qs-z]*[rR][A-Za-z]*", word) or (len(word) > 2 and "--recursive".startswith(word)):
             return True
     return None if command.is_sealed else False
 
@@ -116,13 +131,23 @@ def _collapsed(path: str) -> list[str]:
 
 def folded(text: str) -> str:
     """*text* as the laxest file system compares names."""
-    plain = _IGNORED.sub("", unicodedata.normalize("NFKC", text)).replace("\\", "/")
-    return "/".join(segment.rstrip(" .") or segment.strip(" ") for segment in plain.casefold().split("/"))
+    plain = text if text.isascii() else _IGNORED.sub("", _BEYOND.sub(_decomposed, text))
+    plain = plain.replace("\\", "/").casefold()
+    if not _ENDS.search(plain):
+        return plain
+    return "/".join(segment.rstrip(" .") or segment.strip(" ") for segment in plain.split("/"))
+
+
+def _decomposed(found: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKD", found[0])
 
 
 def formats_disk(command: Command) -> bool | None:
-    """`mkfs` and its kin, `dd`, `wipefs`."""
-    return _is_program(command, lambda name: name.startswith(("mkfs", "newfs")) or name in ("mke2fs", "dd", "wipefs"))
+    """`mkfs` and its kin, `dd`, `wipefs`, and whatever names a disk as a whole: `cp x /dev/sda`."""
+    absolute = ("/".join(_collapsed(path)) for path in _named(command) if path.startswith("/"))
+    if any(map(_DISKS.match, absolute)):
+        return True
+    return _is_program(command, lambda name: name.startswith(("mkfs", "newfs")) or name in _FORMATTERS)
 
 
 def gains_privilege(command: Command) -> bool | None:
@@ -203,13 +228,12 @@ def _is_force(word: str) -> bool:
     return bool(re.match(r"-[A-Za-z46]*[fd]", word))
 
 
-def names_guarded(command: Command, guarded: Iterable[str] = RC_FILES) -> bool | None:
+def names_guarded(command: Command) -> bool | None:
     """It names an rc file, or anything in a `.git`: as a target, an argument, or after a `=`.
 
     `None`: the target of a redirection could not be read.
     """
-    wanted = {folded(name) for name in guarded} | {".git", "git~1"}
-    if any(not wanted.isdisjoint(folded(word).split("/")) for word in _named(command)):
+    if any(not _GUARDED.isdisjoint(path.split("/")) for path in _named(command)):
         return True
     return None if None in command.redirects else False
 
@@ -219,22 +243,35 @@ def names_inside(command: Command, folder: str, home: str | None = None) -> bool
 
     `None`: the target of a redirection could not be read.
     """
+    own = None if home is None else folded(home).rstrip("/")
     inside = _collapsed(folded(folder))
-    if any(_resolved(word, home)[: len(inside)] == inside for word in _named(command)):
+    if any(
+        _collapsed(_from_home(path, own))[: len(inside)] == inside for path in _named(command) if _is_absolute(path)
+    ):
         return True
     return None if None in command.redirects else False
 
 
-def _resolved(word: str, home: str | None) -> list[str]:
-    path = folded(word)
-    if home and (path == "~" or path.startswith("~/")):
-        path = folded(home) + path[1:]
-    return _collapsed(path) if path.startswith("/") else []
+def _is_absolute(path: str) -> bool:
+    return path.startswith(("/", "~"))
 
 
-def _named(command: Command) -> list[str]:
-    """Every text that may be a path: words whole, and what stands behind `=`, `:`, `@` or an option letter."""
+def _from_home(path: str, home: str | None) -> str:
+    """*path* with its tilde written out, where it stands for *home*; that of another user is as good as next to it."""
+    user, slash, rest = path.partition("/")
+    if home is None or not user.startswith("~"):
+        return path
+    return f"{home}{slash}{rest}" if user == "~" else f"{home}/../{user[1:]}{slash}{rest}"
+
+
+@functools.lru_cache(16)
+def _named(command: Command) -> frozenset[str]:
+    """Every text in it that may be a path, folded.
+
+    Words whole, what stands behind `=`, `:`, `@` or option letters, and what begins with a slash or a tilde.
+    """
     words = [*command.words, *(target for target in command.redirects if target is not None)]
-    parts = [part for word in words for part in re.split(r"[=:@,]", word)]
-    glued = [word[2:] for word in words if re.match(r"-[A-Za-z].", word)]
-    return words + parts + glued
+    parts = [part for word in words for part in _JOINTS.split(word)]
+    parts += [found[0] for word in words if (found := _ROOTED.search(word))]
+    parts += [word[2:] for word in words if _GLUED.match(word)]
+    return frozenset(folded(text) for text in (*words, *parts))

@@ -44,7 +44,12 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_EXPANSION: Final = re.compile(
     r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])\})"
 )
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+# Control characters, a line that goes on in the next one, and what may be one character in some old encoding.
+_UNCLEAR: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]|\\\n|[^\x00-\x7f][\\`]|[\ud800-\udfff]")
+# The grammar's scanner reads outside of its memory on some of these; to a shell, each is a letter in a string.
+_BEYOND: Final = re.compile(r"[^\x00-\x7f]")
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_GLOB: Final = re.compile(r"[*?\[\]]")
 _WORD: Final = re.compile(r"(?:[^\s\\\"'`$;&|<>()]|\\[^\n])+", re.ASCII)
 # A dollar sign that is only a dollar sign, in every shell.
 _LONE_DOLLAR: Final = re.compile(r"\$(?=[\s/.,:;%)|]|$)")
@@ -71,19 +76,20 @@ def simple_commands(text: str) -> tuple[Simple, ...] | None:
     `None`: the script is not fully understood, or the extra `shell` is not installed. Nothing of
     it may be called safe then. Threads: any.
     """
-    if len(text) > MAX_SCRIPT or _CONTROL.search(text) or "\\\n" in text or "<<" in text:
+    if len(text) > MAX_SCRIPT or "<<" in text or _UNCLEAR.search(text):
         return None
     try:
-        tree = _parser().parse(text.encode("utf-8"))
-        return tuple(_Script().read(tree.root_node)) if tree is not None else None
-    except (ImportError, UnicodeEncodeError, Unclear):
+        return _read(text)
+    except (ImportError, Unclear):
         return None
 
 
-def _parser() -> Any:
+@functools.lru_cache(256)
+def _read(text: str) -> tuple[Simple, ...]:
     import tree_sitter
 
-    return tree_sitter.Parser(_grammar())  # one each: a parser is not for two threads
+    parser = tree_sitter.Parser(_grammar())  # one each: a parser is not for two threads
+    return tuple(_Script(text).read(parser.parse(_BEYOND.sub("x", text).encode()).root_node))
 
 
 @functools.cache
@@ -95,9 +101,10 @@ def _grammar() -> Any:
 
 
 class _Script:
-    """One walk over one tree."""
+    """One walk over one tree, whose bytes are the characters of *text*."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
+        self._text = text
         self._found: list[Simple] = []
         self._depth = 0
 
@@ -205,20 +212,20 @@ class _Script:
             raise Unclear("an assignment")
         for part in value:
             self._word(part)
-        return _matched(_NAME, name)
+        return self._matched(_NAME, name)
 
     def _word(self, node: Any) -> Word:
         match node.type:
             case "word" | "number":
-                return _unquoted(_matched(_WORD, node))
+                return _unquoted(self._matched(_WORD, node))
             case "raw_string":
-                return _text(node)[1:-1]
+                return self._written(node)[1:-1]
             case "string":
                 return self._string(node)
             case "concatenation":
                 return self._concatenation(node)
             case "simple_expansion" | "expansion":
-                _matched(_PLAIN_EXPANSION, node)
+                self._matched(_PLAIN_EXPANSION, node)
                 return None
             case "command_substitution" | "process_substitution":
                 self._statement(node)
@@ -227,34 +234,43 @@ class _Script:
 
     def _concatenation(self, node: Any) -> Word:
         words = [self._word(child) for child in node.children]
-        text = _text(node)
+        text = self._written(node)
         if "{" in text and ("," in text or ".." in text):  # one word that becomes several
             return None
         known = [word for word in words if word is not None]
         return "".join(known) if len(known) == len(words) else None
 
     def _string(self, node: Any) -> Word:
-        text = node.text
+        inner = self._written(node)
         expansions = [child for child in node.children if child.type not in ('"', "string_content")]
         for child in reversed(expansions):
             self._word(child)
             start = child.start_byte - node.start_byte
-            text = text[:start] + text[start + child.end_byte - child.start_byte :]
-        inner = text.decode()[1:-1]
-        plain = _LONE_DOLLAR.sub("", re.sub(r"\\.", "", inner, flags=re.DOTALL))
+            inner = inner[:start] + inner[start + child.end_byte - child.start_byte :]
+        inner = inner[1:-1]
+        plain = _LONE_DOLLAR.sub("", _ESCAPED.sub("", inner))
         if any(sign in plain for sign in '$`"'):
             raise Unclear("a string that the tree reads as plain")
         return None if expansions else re.sub(r'\\([$`"\\])', r"\1", inner)
 
+    def _matched(self, pattern: re.Pattern[str], node: Any) -> str:
+        text = self._written(node)
+        if not pattern.fullmatch(text) or not text.isascii():
+            raise Unclear(text)
+        return text
+
+    def _written(self, node: Any) -> str:
+        return self._text[node.start_byte : node.end_byte]
+
 
 def _unquoted(text: str) -> Word:
     """A bare word: its backslashes taken away; `None` where the shell would expand it."""
-    bare = re.sub(r"\\.", "", text)
+    bare = _ESCAPED.sub("", text)
     if text.startswith("#"):
         raise Unclear("a comment")
-    if re.search(r"[*?\[\]]", bare) or ("{" in bare and ("," in bare or ".." in bare)):
+    if _GLOB.search(bare) or ("{" in bare and ("," in bare or ".." in bare)):
         return None
-    return re.sub(r"\\(.)", r"\1", text)
+    return _ESCAPED.sub(r"\1", text)
 
 
 def _check_gaps(root: Any) -> None:
@@ -292,14 +308,3 @@ def _only(node: Any) -> Any:
     if len(node.children) != 1:
         raise Unclear(node.type)
     return node.children[0]
-
-
-def _matched(pattern: re.Pattern[str], node: Any) -> str:
-    text = _text(node)
-    if not pattern.fullmatch(text) or not text.isascii():
-        raise Unclear(text)
-    return text
-
-
-def _text(node: Any) -> str:
-    return str(node.text.decode())

@@ -43,7 +43,7 @@ _WRAPPERS: Final = {
     "timeout": _options(
         "-v --verbose --foreground --preserve-status",
         "-s --signal -k --kill-after",
-        operand=re.compile(r"[0-9]*\.?[0-9]+[smhd]?"),
+        operand=re.compile(r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)[smhd]?"),
     ),
     "time": _options("-p -v --portability --verbose"),
     "nice": _options("", "-n --adjustment", number=re.compile(r"-[0-9]+")),
@@ -59,7 +59,7 @@ _WRAPPERS: Final = {
     "toybox": _options(takes_end=False),
 }
 # Words that only ask a question: nothing is run.
-_QUESTIONS: Final = {"command": re.compile(r"-[pvV]*[vV][pvV]*"), "busybox": re.compile(r"--(?:list|help)")}
+_QUESTIONS: Final = {"command": re.compile(r"-p*[vV][pvV]*"), "busybox": re.compile(r"--(?:list|help)")}
 
 # Shells whose scripts the grammar reads as they do. In zsh, ksh, fish and csh the same text can mean another thing.
 READABLE_SHELLS: Final = frozenset({"sh", "bash", "dash", "ash"})

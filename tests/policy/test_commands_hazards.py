@@ -62,11 +62,12 @@ def test_unreadable_words_leave_only_what_is_certain() -> None:
 @pytest.mark.parametrize(
     ("words", "verdict"),
     [("push --force", True), ("push -f", True), ("push -uf", True), ("push --force-with-lease", True),
-     ("push --force-with-lease=ref", True), ("push --forc", True), ("push origin +main", True), ("push origin :main", True),
-     ("push --mirror", True), ("push -d origin x", True), ("push origin main", False), ("push -u origin main", False),
-     ("-C . push -f", True), ("-c a=b --no-pager push -f", True), ("--git-dir=x reset --hard", True), ("reset --har", True),
-     ("reset HEAD", False), ("reset --soft", False), ("clean -fdx", True), ("stash drop", True), ("stash clear", True),
-     ("stash pop", False), ("-C . stash drop", True), ("reflog expire", True), ("log", False), ("commit -m clear", False)],
+     ("push --force-with-lease=ref", True), ("push --forc", True), ("push origin +main", True),
+     ("push origin :main", True), ("push --mirror", True), ("push -d origin x", True), ("push origin main", False),
+     ("push -u origin main", False), ("-C . push -f", True), ("-c a=b --no-pager push -f", True),
+     ("--git-dir=x reset --hard", True), ("reset --har", True), ("reset HEAD", False), ("reset --soft", False),
+     ("clean -fdx", True), ("stash drop", True), ("stash clear", True), ("stash pop", False),
+     ("-C . stash drop", True), ("reflog expire", True), ("log", False), ("commit -m clear", False)],
 )  # fmt: skip
 def test_git_that_throws_work_away(words: str, verdict: bool) -> None:
     """Past global options, in abbreviations, in clusters, as a refspec."""
@@ -105,8 +106,10 @@ def test_other_ways_to_stop_a_machine() -> None:
 
 @pytest.mark.parametrize(
     "word",
-    ["~/.bashrc", ".BASHRC", "/home/me/.zshrc", ".git/config", ".GIT/hooks/x", "a/.git", ".g\u200cit/config", ".git.", "git~1/x",
-     "of=.git/config", "--output=~/.profile", "-o.git/x", "host:.ssh/x", "~/.ssh/authorized_keys", ".git\\config"],
+    ["~/.bashrc", ".BASHRC", "/home/me/.zshrc", ".git/config", ".GIT/hooks/x", "a/.git", ".g\u200cit/config",
+     ".git.", "git~1/x", "of=.git/config", "--output=~/.profile", "-o.git/x", "host:.ssh/x",
+     "~/.ssh/authorized_keys",
+     ".git\\config"],
 )  # fmt: skip
 def test_start_up_files_and_what_git_keeps_are_known_wherever_they_are_named(word: str) -> None:
     """As an argument, behind `=`, glued to an option, as the target of a redirection."""
