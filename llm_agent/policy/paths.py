@@ -25,6 +25,8 @@ from llm_agent.patterns import checked_pattern, matches
 
 LOCATION_PARAMS: Final = ("path", "from", "to")
 """The arguments that name a place, where nothing else was said for a tool."""
+LONGEST: Final = 4096
+"""Characters of a path that is looked at: no system takes more, and folding long text takes long."""
 
 # What some reader of a path understands in another way than we do, and why that is a risk.
 _RISKS: Final = (
@@ -81,6 +83,8 @@ def problem_of(path: object) -> str | None:
         return f"it is {type(path).__name__}, not text"
     if not path.strip():
         return "it is empty"
+    if len(path) > LONGEST:
+        return f"it is longer than {LONGEST} characters"
     unseen = next((char for char in path if char == _LOST or unicodedata.category(char) in _UNSEEN), None)
     if unseen is not None:
         return f"it holds the character U+{ord(unseen):04X}"

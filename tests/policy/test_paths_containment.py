@@ -82,6 +82,7 @@ SAME_PLACE = [
     "SECRET~1/x",
     "/srv/secret:x", "/srv/secret::$INDEX_ALLOCATION/x", "/srv/secret:$I30:$INDEX_ALLOCATION/x", "/srv/SECRET:x",
     "/srv/s*", "/srv/secre?/x", "/srv/[s]ecret", "*", "/srv/*/x", "S*T/x",
+    "secret/" + "./" * 2049 + "x",
     "%73ecret/x", "s\u200becret/x", "\uff53ecret/x", "ſecret/x", "{secret,x}/y", "..\\srv\\secret", "~/../srv/secret",
 ]  # fmt: skip
 
