@@ -55,7 +55,7 @@ def test_ordinary_names_inside_are_allowed(path: str) -> None:
     assert decision == ("ask" if path == "a.." else "allow")
 
 
-@pytest.mark.parametrize("path", TRICKS)
+@pytest.mark.parametrize("path", TRICKS, ids=lambda path: ascii(path)[:40])
 def test_no_trick_is_allowed(path: Any) -> None:
     """Out of the folder, or not certainly in it: asked, never allowed, by each way of naming it."""
     for argument in ("path", "from", "to"):
@@ -87,7 +87,7 @@ SAME_PLACE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", SAME_PLACE)
+@pytest.mark.parametrize("path", SAME_PLACE, ids=lambda path: ascii(path)[:40])
 def test_no_spelling_walks_round_a_denied_folder(path: str) -> None:
     """What may be the folder is denied as the folder, beside an allow for all around it."""
     assert verdict([*ALLOW, *DENY], request(path=path), roots=ROOTS).decision == "deny"
