@@ -21,6 +21,7 @@ SIZES = {
     "concurrent_runs": ("--runs", "3", "--rate", "100", "--seconds", "0.3", "--stagger", "0.05"),
     "imports": ("--n", "1"),
     "stuck_tool": ("--n", "1"),
+    "mcp_faults": ("--n", "1"),
     "workspace_run": ("--n", "1", "--megabytes", "20"),
     "counting": ("--n", "1", "--rounds", "2", "--messages", "40"),
     "flaky": ("--requests", "20"),
@@ -52,6 +53,8 @@ def test_every_script_is_tried_here() -> None:
 @pytest.mark.parametrize("name", sorted(SIZES))
 def test_script_prints_records(name: str) -> None:
     """Each script runs with its own servers and prints one JSON record per figure."""
+    if name == "mcp_faults":
+        pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
     found = records(name, only_ours=True)
     assert found
     for record in found:

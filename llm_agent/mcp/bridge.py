@@ -6,6 +6,7 @@ sent once; where its answer is lost, the model is told that its effect is unknow
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from llm_agent.canonical import canonical_arguments
 from llm_agent.layers import refused, requests_of
 from llm_agent.mcp.catalogue import Catalogue
 from llm_agent.mcp.client import Client
-from llm_agent.mcp.exchange import Exchange
+from llm_agent.mcp.exchange import Exchange, Lost, answer_to, not_run
 from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.tool_operation import Idempotency
 
@@ -36,6 +37,8 @@ class McpServer:
         self._request_timeout = request_timeout
         self._tool_concurrency = tool_concurrency
         self._on_elicit = on_elicit
+        # At interpreter exit the processes are ended in any case.
+        weakref.finalize(self, client.let_go).atexit = False
 
     def __repr__(self) -> str:
         return f"<McpServer {self._client.name!r}>"
@@ -47,11 +50,11 @@ class McpServer:
         self.close()
 
     def close(self) -> None:
-        """End the connection, and the server process with its whole group.
+        """End the connection, and the server process with whatever it has started.
 
         Takes less than 5 s, whatever the server does: the end of its input, SIGTERM, SIGKILL.
-        Calls that are out are answered at once. Again is fine; any thread; never raises. At
-        interpreter exit every server is ended in any case.
+        Calls that are out are answered at once. Again is fine; any thread; never raises. A server
+        that was forgotten is ended when it is collected, and at interpreter exit at the latest.
         """
         self._client.close()
 
@@ -86,26 +89,36 @@ class McpServer:
             progress and logs go to that call. The clock of a request stands still meanwhile.
         """
         requests = requests_of(calls)
-        catalogue = self._catalogue()
-        answers = [self._answer_without_asking(call, catalogue) for call in requests]
+        if not requests:
+            return []
+        catalogue, unreachable = self._catalogue()
+        answers = [self._answer_without_asking(call, catalogue, unreachable) for call in requests]
         open_calls = [call for call, answer in zip(requests, answers, strict=True) if answer is None]
         given = iter(self._run(open_calls, catalogue))
         return [next(given) if answer is None else answer for answer in answers]
 
-    def _catalogue(self) -> Catalogue | None:
-        """The catalogue; `None` where it cannot be had: then no tool can be ruled out."""
+    def _catalogue(self) -> tuple[Catalogue | None, Lost | None]:
+        """The catalogue, `None` where it cannot be had: then no tool can be ruled out; and why nothing can be sent."""
         try:
-            return self._client.live().catalogue()
-        except Exception:  # McpError, and whatever else: the calls will say it, each in its answer
-            return None
+            link = self._client.live()
+        except Exception as problem:  # McpError, and whatever else it is: each answer says so
+            return None, not_run(problem)
+        try:
+            return link.catalogue(), None
+        except Exception:  # the calls are sent, and fail on their merits
+            return None, None
 
-    def _answer_without_asking(self, call: ToolRequest, catalogue: Catalogue | None) -> ToolAnswer | None:
+    def _answer_without_asking(
+        self, call: ToolRequest, catalogue: Catalogue | None, unreachable: Lost | None
+    ) -> ToolAnswer | None:
         if not call.name:
             return refused(call, notices.NAMELESS_CALL)
         try:
             _ = call.args
         except ValueError as problem:
             return refused(call, notices.BAD_ARGUMENTS.format(problem=problem))
+        if unreachable is not None:
+            return answer_to(call, unreachable)
         if catalogue is None or call.name in catalogue.tools:
             return None
         tools = ", ".join(catalogue.tools) or "none"

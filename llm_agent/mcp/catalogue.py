@@ -7,12 +7,15 @@ they may run side by side, never whether they may run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from llm_agent.codec import clean_value
 from llm_agent.tool_operation import Idempotency
+
+NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
+"""The schema of a tool that has sent none."""
 
 
 @attrs.frozen
@@ -57,5 +60,5 @@ def _declaration(tool: Mapping[str, Any]) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool["name"]}
     if tool.get("description"):
         function["description"] = tool["description"]
-    function["parameters"] = clean_value(tool.get("inputSchema") or {"type": "object", "properties": {}})
+    function["parameters"] = clean_value(tool.get("inputSchema") or NO_PARAMETERS)
     return {"type": "function", "function": function}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "a
 
 _CHOICES: Final = get_args(ProtocolChoice)
 _LEVELS: Final = get_args(LogLevel)
+# Source: RFC 9110, section 5.6.2, the token.
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def connect_stdio(
@@ -60,7 +63,8 @@ def connect_stdio(
             meanwhile; `policy.elicit_hook` asks in turn with the policy's own questions, and
             `loop.wrap_ask` tells the run. It returns `{"action", "content"?}`, a
             bare action (`accept`, `decline`, `cancel`) or a bool. Without one the loop's `on_ask` is
-            asked, and with neither the question is declined.
+            asked, and with neither the question is declined. A prompt cannot be taken back: that
+            the server has died meanwhile is the answer to the call once the prompt is over.
         elicitation: False does not even offer the server to ask.
         log_level: the least important log lines that are wanted, as Log events; `None` for none.
         protocol: `handshake` for an old server that cannot bear being asked for a newer version.
@@ -72,7 +76,8 @@ def connect_stdio(
     Threads: any. Whatever a server writes to standard error is read at once and its end is kept.
     """
     parts = [_program(command), *_arguments(args)]
-    _check_env("env", env)
+    _check_texts("env", env, _is_variable)
+    _check_folder(cwd)
     way = Command(command=parts[0], args=parts[1:], env=env, cwd=cwd)
     options = _options(protocol, connect_timeout, request_timeout, elicitation, log_level, on_elicit)
     return _connected(way, name, options, restart, tool_concurrency, on_elicit)
@@ -108,9 +113,9 @@ def connect_http(
 
     Threads: any.
     """
-    if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+    if not isinstance(url, str) or not _is_address(url):
         raise ConfigError(f"connect_http: url must be an http or https address, got {url!r}")
-    _check_env("headers", headers)
+    _check_texts("headers", headers, _is_header)
     options = _options(protocol, connect_timeout, request_timeout, elicitation, log_level, on_elicit)
     way = Address(url=url, headers=dict(headers or {}), connect_timeout=connect_timeout)
     return _connected(way, name, options, reconnect, tool_concurrency, on_elicit)
@@ -185,7 +190,7 @@ def _options(
 
 def _check_seconds(name: str, value: Any) -> None:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value < math.inf:
+    if not is_number or not 0 < value <= sys.float_info.max:
         raise ConfigError(f"mcp: {name} must be seconds above 0, got {value!r}")
 
 
@@ -205,17 +210,49 @@ def _arguments(args: Any) -> list[str]:
 
 
 def _whole(text: str) -> str:
-    if "\0" in text:
-        raise ConfigError(f"connect_stdio: a command cannot hold a NUL character, got {text!r}")
+    if not _is_system_text(text):
+        raise ConfigError(f"connect_stdio: a command cannot hold a NUL character or half a character, got {text!r}")
     return text
 
 
-def _check_env(name: str, values: Any) -> None:
-    """Refuse what is no mapping of text to text; never shows a value: they are secrets."""
+def _check_folder(cwd: Any) -> None:
+    if cwd is not None and not (isinstance(cwd, str | os.PathLike) and _is_system_text(os.fsdecode(cwd))):
+        raise ConfigError(f"connect_stdio: cwd must be a folder, got {cwd!r}")
+
+
+def _check_texts(name: str, values: Any, is_fit: Callable[[str, str], bool]) -> None:
+    """Refuse what is no mapping of fitting texts; never shows a value: they are secrets."""
     if values is None:
         return
     if not isinstance(values, Mapping):
         raise ConfigError(f"mcp: {name} must be a mapping of text to text, got {type(values).__name__}")
     for key, value in values.items():
-        if not isinstance(key, str) or not isinstance(value, str) or "\0" in key + value:
+        if not isinstance(key, str) or not isinstance(value, str):
             raise ConfigError(f"mcp: {name}[{key!r}] must be text, got {type(value).__name__}")
+        if not is_fit(key, value):
+            raise ConfigError(f"mcp: {name}[{key!r}] has characters in its name or its value that cannot be sent")
+
+
+def _is_variable(name: str, value: str) -> bool:
+    return name != "" and "=" not in name and _is_system_text(name + value)
+
+
+def _is_header(name: str, value: str) -> bool:
+    return _HEADER_NAME.fullmatch(name) is not None and value.isascii() and value.isprintable()
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_place = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half an IPv6 address, a port that is none
+        return False
+    return parts.scheme in ("http", "https") and has_place and url.isprintable() and " " not in url
+
+
+def _is_system_text(text: str) -> bool:
+    """Whether the operating system can be given *text*."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False

@@ -30,7 +30,8 @@ from llm_agent.watchdog import bounded
 
 _log = logging.getLogger("llm_agent.mcp")
 
-# How much news of a call may wait to be passed on; what comes beyond is dropped: news gets old.
+# How much news of a call may wait to be passed on; what comes beyond is dropped: news gets old,
+# and nobody answers so many questions.
 _MOST_NEWS: Final = 1_000
 
 DECLINED: Final[Mapping[str, Any]] = {"action": "decline"}
@@ -53,6 +54,21 @@ class Lost:
 
 
 Outcome = Returned | Lost
+
+
+def not_run(problem: Exception) -> Lost:
+    """What becomes of a call when there is no connection to be had."""
+    return Lost("not-run", notices.MCP_NOT_RUN.format(reason=problem))
+
+
+def answer_to(call: ToolRequest, outcome: Outcome) -> ToolAnswer:
+    """Return what the model, and a machine, hear of the outcome of *call*."""
+    match outcome:
+        case Returned(result):
+            is_error = result.get("isError") is True
+            return ToolAnswer(call.id, text_of_result(result), is_error, structured_of(result))
+        case Lost(kind, text):
+            return ToolAnswer(call.id, text, is_error=True, structured={"mcp": {"failed": kind}})
 
 
 class Carrier(Protocol):
@@ -84,6 +100,7 @@ class Exchange:
         self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._in_flight: dict[int, _InFlight] = {}
         self._outcomes: dict[int, Outcome] = {}
+        self._unreachable: Lost | None = None
         # Guards the one below: a question is either asked or declined, never left alone.
         self._lock = threading.Lock()
         self._is_over = False
@@ -109,16 +126,20 @@ class Exchange:
             if forget is not None:
                 forget()
             self._end()
-        return [self._answer(place, call) for place, call in enumerate(self._calls)]
+        return [answer_to(call, self._outcomes[place]) for place, call in enumerate(self._calls)]
 
     def _start(self, place: int, carrier: Callable[[], Carrier]) -> None:
         if self._cancelled.is_set():
             self._outcomes[place] = Lost("not-run", notices.MCP_NOT_RUN_UNWANTED)
             return
+        if self._unreachable is not None:
+            self._outcomes[place] = self._unreachable
+            return
         try:
             future = carrier().send(self, place, self._calls[place])
         except Exception as problem:  # McpError; and whatever else it is, an answer says so
-            self._outcomes[place] = Lost("not-run", notices.MCP_NOT_RUN.format(reason=problem))
+            # For the rest of the batch too: a server that does not come up is not started once per call.
+            self._outcomes[place] = self._unreachable = not_run(problem)
             return
         self._in_flight[place] = _InFlight(future, self._timeout)
 
@@ -154,14 +175,6 @@ class Exchange:
             if isinstance(act, _Question):
                 act.answer(DECLINED)
 
-    def _answer(self, place: int, call: ToolRequest) -> ToolAnswer:
-        match self._outcomes[place]:
-            case Returned(result):
-                is_error = result.get("isError") is True
-                return ToolAnswer(call.id, text_of_result(result), is_error, structured_of(result))
-            case Lost(kind, text):
-                return ToolAnswer(call.id, text, is_error=True, structured={"mcp": {"failed": kind}})
-
     def _within(self, place: int) -> Any:
         """A context manager: this thread executes the call at *place*."""
         context = self._context
@@ -191,12 +204,12 @@ class Exchange:
         if self._news.qsize() < _MOST_NEWS:
             self._news.put(act)
 
-    def tell(self, level: str, data: Any) -> None:
+    def tell(self, level: str, data: Any, logger: str | None) -> None:
         """The server logs something while this batch is out."""
 
         def act() -> None:
             if self._context is not None:
-                self._context.log(level, data)
+                self._context.log(level, data, logger)
 
         if self._news.qsize() < _MOST_NEWS:
             self._news.put(act)
@@ -208,7 +221,7 @@ class Exchange:
             place: the call that the question is about, where that is known.
         """
         with self._lock:
-            if not self._is_over:
+            if not self._is_over and self._news.qsize() < _MOST_NEWS:
                 self._news.put(_Question(self, place, request, answer))
                 return
         answer(DECLINED)
@@ -216,7 +229,7 @@ class Exchange:
     def put_question(self, place: int | None, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """On the calling thread: ask, within the call it is about. Never raises."""
         about = place if place is not None else next(iter(self._in_flight), None)
-        if about is None or self._cancelled.is_set():
+        if about not in self._in_flight or self._cancelled.is_set():
             return DECLINED
         try:
             with self._within(about):

@@ -141,13 +141,17 @@ class Link:
 
     def close(self) -> None:
         """End the connection and the server process, in less than 5 s; again is fine. Never raises."""
-        self._explain(f"the connection to {self.label} was closed")
+        self.end()
         if PORTAL.is_here:
             return
         if not self._is_down.wait(self._reach.patience):
             self._reach.kill()
             self._life.cancel()
             self._is_down.wait(_KILL_PATIENCE)
+
+    def end(self) -> None:
+        """Begin what `close` waits for."""
+        self._explain(f"the connection to {self.label} was closed")
 
     def _explain(self, reason: str) -> None:
         """Say why the connection is over; the first reason stays. It is taken down from here on."""
@@ -283,9 +287,10 @@ class Link:
         if self.is_over:
             await self._find_reason(problem)
             return Lost("gone", notices.MCP_GONE.format(reason=self._reason))
-        if error is not None:
-            return Lost("refused", notices.MCP_REFUSED.format(server=self.label, problem=error.message))
-        return Lost("unreadable", notices.MCP_UNREADABLE.format(server=self.label, problem=_text_of(problem)))
+        unreadable = _text_of(problem) if error is None else self._reach.unreadable(error.code, error.message)
+        if error is None or unreadable is not None:
+            return Lost("unreadable", notices.MCP_UNREADABLE.format(server=self.label, problem=unreadable))
+        return Lost("refused", notices.MCP_REFUSED.format(server=self.label, problem=error.message))
 
     # -- what the server says on its own, on the portal ----------------------------------------------
 
@@ -320,14 +325,15 @@ class Link:
         if about is None:
             _log.debug("%s logs, while no one call is out: %s %s", self.label, level, data)
             return
-        about[0].tell(level, data)
+        about[0].tell(level, data, logger)
 
 
 def _text_of(problem: BaseException) -> str:
     """What went wrong, out of however many groups the SDK has wrapped it in."""
     for leaf in _leaves(problem):
         if not isinstance(leaf, asyncio.CancelledError):
-            return error_text(leaf)
+            error = getattr(leaf, "error", None)  # an `MCPError` has the server's
+            return error_text(leaf) if error is None else str(error.message)
     return error_text(problem)
 
 

@@ -51,8 +51,9 @@ class Portal:
     """Runs coroutines for other threads."""
 
     def __init__(self) -> None:
-        # Guards the two below; a leaf.
-        self._lock = threading.Lock()
+        # Guards the two below; a leaf. Re-entrant, because a signal handler may close a server
+        # while its own thread is in here.
+        self._lock = threading.RLock()
         self._loop: _Loop | None = None
         self._thread: threading.Thread | None = None
 

@@ -1,8 +1,9 @@
 """A tool server as a child process: its pipes, its last words, and an end that nobody can refuse.
 
-It leads a process group of its own, which is killed whole. The first process is buried last, so
-that its number, which names the group, cannot become somebody else's while signals are sent. The
-messages in its pipes do not live here (`stdio`), nor does the asynchronous waiting for them.
+It leads a process group of its own, and whatever it starts can be told by a mark; all of that is
+killed. The first process is buried last, so that its number, which names the group, cannot become
+somebody else's while signals are sent. The messages in its pipes do not live here (`stdio`), nor
+does the asynchronous waiting for them.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import os
 import signal
 import subprocess
 import threading
+import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Final
 
 from llm_agent.errors import McpError
+from llm_agent.process_table import HAS_TABLE, KILL_ROUNDS, ProcessRow, family, marked, row_of, send
 
 # What a server inherits of our environment: enough to find programs and to write in the user's
 # language, and no secret.
@@ -32,6 +35,8 @@ _QUOTED_CHARACTERS: Final = 2_000
 KILL_PATIENCE: Final = 1.0
 # How long servers may take to follow a SIGTERM at interpreter exit, all together, in seconds.
 _EXIT_GRACE: Final = 0.25
+# How long an exit waits for a server that is just being started, in seconds.
+_START_PATIENCE: Final = 0.5
 # The pause between two looks at a process that was killed, in seconds.
 _LOOK: Final = 0.005
 
@@ -68,18 +73,24 @@ class ServerProcess:
         """Start *command*.
 
         Raises:
-            McpError: it was not found or cannot be executed, or *cwd* is no folder.
+            McpError: it was not found or cannot be executed, *cwd* is no folder, or the interpreter is exiting.
         """
-        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        # Guards the burial: no signal is sent to a number that is not ours any more.
-        self._burial = threading.Lock()
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        self._mark = uuid.uuid4().hex
+        # Guards the burial: no signal is sent to a number that is not ours any more. Re-entrant,
+        # because a signal handler may close the server while its own thread is in here.
+        self._burial = threading.RLock()
         self._is_buried = False
         self._returncode: int | None = None
         self.last_words = LastWords()
         with _LIVING.changing:
-            self._child = _spawn(command, {**environment, **(env or {})}, cwd)
+            if _LIVING.is_over:
+                raise McpError("no server can be started: the interpreter is exiting")
+            self._child = _spawn(command, marked({**inherited, **(env or {})}, self._mark), cwd)
             _LIVING.processes.add(self)
         self.pid = self._child.pid
+        # Without a line (no table, or somebody has waited for it already): what is known anyway.
+        self._leader = row_of(self.pid) or ProcessRow(self.pid, os.getpid(), self.pid, self.pid, 0, True)
         self.pidfd = _pidfd_of(self.pid)
 
     def pipes(self) -> tuple[int, int, int]:
@@ -128,10 +139,10 @@ class ServerProcess:
         """Signal whoever is in the group. Any thread; never raises."""
         with self._burial:
             if not self._is_buried:
-                _send(self.pid, number)
+                send([], self.pid, number)
 
     def bury(self) -> bool:
-        """Kill what is left of the group of a server that has exited, and wait for it; True when it is done.
+        """Kill what is left behind by a server that has exited, and wait for it; True when it is done.
 
         Any thread; never waits, never raises; again is fine.
         """
@@ -140,7 +151,7 @@ class ServerProcess:
                 return True
             if not self.has_exited:
                 return False
-            _send(self.pid, signal.SIGKILL)
+            self._kill_the_rest()
             try:
                 os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
                 self._returncode = self._child.wait()
@@ -150,8 +161,17 @@ class ServerProcess:
         _LIVING.processes.discard(self)
         return True
 
+    def _kill_the_rest(self) -> None:
+        """Kill the group, and whoever has left it; looks again for who was forked meanwhile."""
+        send([], self.pid, signal.SIGKILL)
+        for _ in range(KILL_ROUNDS if HAS_TABLE else 0):
+            left = family(self._leader, self._mark)
+            if not left:
+                break
+            send(left, self.pid, signal.SIGKILL)
+
     def kill(self, patience: float = KILL_PATIENCE) -> None:
-        """Kill the group, and wait up to *patience* seconds for the burial. Any thread; never raises."""
+        """Kill all of it, and wait up to *patience* seconds for the burial. Any thread; never raises."""
         self.signal_group(signal.SIGKILL)
         give_up = monotonic() + patience
         pause = threading.Event()
@@ -195,13 +215,6 @@ def _pidfd_of(pid: int) -> int:
         return -1
 
 
-def _send(group: int, number: signal.Signals) -> None:
-    try:
-        os.killpg(group, number)
-    except OSError:  # nobody left in it, or nobody that is ours to signal
-        pass
-
-
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -217,9 +230,13 @@ class _Living:
         # inherit ends of pipes that it could not know of.
         self.changing = threading.RLock()
         self.processes: set[ServerProcess] = set()
+        self.is_over = False
 
     def end_all(self) -> None:
-        """At interpreter exit: SIGTERM, a moment, SIGKILL."""
+        """At interpreter exit: SIGTERM, a moment, SIGKILL. None can be started from here on."""
+        self.is_over = True
+        if self.changing.acquire(timeout=_START_PATIENCE):  # one that is just being started is among them then
+            self.changing.release()
         processes = tuple(self.processes)
         for process in processes:
             process.signal_group(signal.SIGTERM)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from llm_agent.codec import clean_value
+
 _ACTIONS: Final = ("accept", "decline", "cancel")
 
 
@@ -29,5 +31,5 @@ def answer_of(said: Any) -> dict[str, Any]:
     answer: dict[str, Any] = {"action": said["action"]}
     content = said.get("content")
     if answer["action"] == "accept" and isinstance(content, Mapping):
-        answer["content"] = dict(content)
+        answer["content"] = clean_value(content)
     return answer

@@ -27,9 +27,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
 from llm_agent.codec import dumps_line
+from llm_agent.mcp.catalogue import NO_PARAMETERS
 from llm_agent.mcp.content import KNOWN_BLOCKS
 
 _log = logging.getLogger("llm_agent.mcp")
+
+# What a server does wrong arrives here as an error in any case. The SDK logs it besides, with its
+# tracebacks, which Python would print where a program has set up no logging.
+for _chatty in ("mcp", "client"):
+    logging.getLogger(_chatty).addHandler(logging.NullHandler())
 
 # How long a server may take to say that it does not know `server/discover`, in seconds, and as a
 # part of the whole. Old servers that stay silent instead of saying so are asked to initialize then.
@@ -52,16 +58,39 @@ _CALL_RESULT: TypeAdapter[Any] = TypeAdapter(mcp_types.CallToolResult | mcp_type
 
 
 class _LenientDispatcher(JSONRPCDispatcher[Any]):
-    """Passes on content that the SDK has no type for, as text: what a tool did is not lost by its wording."""
+    """Passes on what the SDK would refuse whole for a part of it.
+
+    What a tool did is not lost by the kind of its content, nor a catalogue by what one tool says
+    of itself.
+    """
 
     async def send_raw_request(
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None, **related: Any
     ) -> dict[str, Any]:
         result = await super().send_raw_request(method, params, opts, **related)
-        blocks = result.get("content")
+        blocks, tools = result.get("content"), result.get("tools")
         if method == "tools/call" and isinstance(blocks, list):
-            result = {**result, "content": [_readable(block) for block in blocks]}
+            return {**result, "content": [_readable(block) for block in blocks]}
+        if method == "tools/list" and isinstance(tools, list):
+            return {**result, "tools": [_usable(tool) for tool in tools]}
         return result
+
+
+def _usable(tool: Any) -> Any:
+    """What is used of a tool; a schema, a description or a hint of a wrong form is as good as none."""
+    if not isinstance(tool, Mapping):
+        return tool
+    schema, description, hints = tool.get("inputSchema"), tool.get("description"), tool.get("annotations")
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        schema = NO_PARAMETERS
+    usable: dict[str, Any] = {"name": tool.get("name"), "inputSchema": {"type": "object", **schema}}
+    if isinstance(description, str):
+        usable["description"] = description
+    if isinstance(hints, Mapping):
+        usable["annotations"] = {
+            name: value for name, value in hints.items() if isinstance(value, str if name == "title" else bool)
+        }
+    return usable
 
 
 def _readable(block: Any) -> Any:

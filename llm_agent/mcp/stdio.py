@@ -17,17 +17,15 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
-import mcp_types
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
 from llm_agent.mcp.process import KILL_PATIENCE, ServerProcess
+from llm_agent.mcp.wire import MAX_MESSAGE, line_of, message_of
 
 _log = logging.getLogger("llm_agent.mcp")
 
 _CHUNK: Final = 65_536
-# The longest line that is taken for a message, in bytes: images arrive in one.
-_MAX_LINE: Final = 64 * 1024 * 1024
 # How long a server has to go after the end of its input, and after SIGTERM, in seconds.
 _EOF_GRACE: Final = 1.5
 _TERM_GRACE: Final = 0.7
@@ -52,7 +50,7 @@ class StdioTransport:
         # Called when no message can come any more.
         self._on_over = on_over
         self._input, self._output, self._errors = process.pipes()
-        self._strange_lines = 0
+        self._has_babbled = False
         self._heard_all = anyio.Event()
         self.problem: str | None = None
         """Why the streams were ended from this side, where they were."""
@@ -64,19 +62,21 @@ class StdioTransport:
         """Move messages until the block ends; no process is left then."""
         to_session, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         to_server, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._read_messages, to_session)
-            tasks.start_soon(self._read_errors)
-            tasks.start_soon(self._write_messages, from_session)
-            try:
-                yield from_server, to_server
-            finally:
-                with anyio.CancelScope(shield=True):  # every wait in there has a clock
-                    await self._end_process()
-                tasks.cancel_scope.cancel()
-        for stream in (to_session, from_server, to_server, from_session):
-            stream.close()
-        self._process.close_pipes()
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read_messages, to_session)
+                tasks.start_soon(self._read_errors)
+                tasks.start_soon(self._write_messages, from_session)
+                try:
+                    yield from_server, to_server
+                finally:
+                    with anyio.CancelScope(shield=True):  # every wait in there has a clock
+                        await self._end_process()
+                    tasks.cancel_scope.cancel()
+        finally:
+            for stream in (to_session, from_server, to_server, from_session):
+                stream.close()
+            self._process.close_pipes()
 
     # -- its bytes -------------------------------------------------------------------------------
 
@@ -106,21 +106,19 @@ class StdioTransport:
                 await self._pass_line(bytes(line), to_session)
                 line.clear()
             line += rest
-            if len(line) > _MAX_LINE:
-                self.problem = f"it sent a line of more than {_MAX_LINE} bytes"
+            if len(line) > MAX_MESSAGE:
+                self.problem = f"it sent a line of more than {MAX_MESSAGE} bytes"
                 return
 
     async def _pass_line(self, line: bytes, to_session: Incoming) -> None:
         if not line.strip():
             return
-        try:
-            message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
-            self._strange_lines += 1
-            if self._strange_lines == 1:
-                _log.warning("%s writes what is no message to its standard output: %r", self._label, line[:200])
-            return
-        await to_session.send(SessionMessage(message))
+        message = message_of(line)
+        if message is not None:
+            await to_session.send(SessionMessage(message))
+        elif not self._has_babbled:
+            self._has_babbled = True
+            _log.warning("%s writes what is no message to its standard output: %r", self._label, line[:200])
 
     async def _drain(self) -> None:
         while await _read(self._output):
@@ -134,9 +132,8 @@ class StdioTransport:
     async def _write_messages(self, from_session: Outgoing) -> None:
         async with from_session:
             async for item in from_session:
-                document = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                 try:
-                    await _write(self._input, f"{document}\n".encode())
+                    await _write(self._input, line_of(item.message))
                 except OSError:  # it reads no more; whoever waits for an answer hears so from the other pipe's end
                     self.problem = self.problem or "it has closed its standard input"
                     self._on_over()

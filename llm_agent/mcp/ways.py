@@ -8,16 +8,20 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import attrs
 
 from llm_agent.mcp.process import ServerProcess
 
-# The code with which the SDK ends a request whose stream broke (it is also what servers of the
-# reference implementation answer to a session they do not know), and its words for a 404.
-_CONNECTION_CLOSED = -32000
-_SESSION_OVER = "Session terminated"
+# The codes with which the SDK ends a request when the connection is over, and when it cannot read
+# the answer. The first is free for a server's own use as well, so its words count too.
+_CONNECTION_CLOSED: Final = -32000
+_CLOSED: Final = "Connection closed"
+_PARSE_ERROR: Final = -32700
+# How the SDK's words begin for an answer over HTTP that is neither a result nor an error of the protocol.
+_BY_STATUS: Final = "Server returned an error response"
+_NO_ANSWER: Final = ("SSE stream ", "Unexpected content type", "server answered a request with 202")
 
 
 class Reach(Protocol):
@@ -48,6 +52,10 @@ class Reach(Protocol):
 
     def is_ended_by(self, code: int, message: str) -> bool:
         """Whether an error answer means that the connection is of no more use."""
+        ...
+
+    def unreadable(self, code: int, message: str) -> str | None:
+        """What is wrong with an error answer that is not the tool's or the server's own word."""
         ...
 
     def hurry(self) -> None:
@@ -116,6 +124,9 @@ class _CommandReach:
     def is_ended_by(self, code: int, message: str) -> bool:
         return False  # the pipes tell
 
+    def unreadable(self, code: int, message: str) -> str | None:
+        return message if code == _PARSE_ERROR else None
+
     def hurry(self) -> None:
         if self._transport is not None:
             self._transport.is_unwanted = True
@@ -151,24 +162,34 @@ class _AddressReach:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._reason: str | None = None
+        self._status: str | None = None
 
     @asynccontextmanager
     async def streams(self, on_over: Callable[[], None]) -> AsyncIterator[Any]:
         from llm_agent.mcp.http import http_streams
 
         def on_gone(reason: str) -> None:
-            self._reason = reason
+            self._reason = self._reason or reason
             on_over()
 
+        def on_status(status: str | None) -> None:
+            self._status = None if status is None else f"it answered {status}"
+
         address = self._address
-        async with http_streams(address.url, address.headers, address.connect_timeout, on_gone) as streams:
+        async with http_streams(address.url, address.headers, address.connect_timeout, on_gone, on_status) as streams:
             yield streams
 
     async def why(self) -> str | None:
-        return self._reason
+        return self._reason or self._status
 
     def is_ended_by(self, code: int, message: str) -> bool:
-        return code == _CONNECTION_CLOSED or message == _SESSION_OVER
+        # Servers of the reference implementation answer so to a session they do not know, with a status of 400.
+        return code == _CONNECTION_CLOSED and (self._status is not None or message == _CLOSED)
+
+    def unreadable(self, code: int, message: str) -> str | None:
+        if message == _BY_STATUS:
+            return self._status or message
+        return message if code == _PARSE_ERROR or message.startswith(_NO_ANSWER) else None
 
     def hurry(self) -> None:
         pass

@@ -25,8 +25,8 @@ import attrs
 
 from llm_agent.call_context import current_call
 from llm_agent.errors import ConfigError
+from llm_agent.process_table import kill_marked, marked
 from llm_agent.tools.output import HeadAndTail
-from llm_agent.tools.process_table import MARK_VARIABLE, kill_marked
 from llm_agent.tools.running_command import RunningCommand
 
 # How long an exit or a fork waits for commands that are just being started, in seconds.
@@ -112,7 +112,7 @@ def run_command(
     options: dict[str, Any] = {
         "shell": shell,
         "cwd": cwd,
-        "env": _marked(env, mark),
+        "env": marked(os.environ if env is None else env, mark),
         "stdin": subprocess.DEVNULL if input is None else subprocess.PIPE,
         "stderr": subprocess.STDOUT if merge_stderr else subprocess.PIPE,
     }
@@ -180,14 +180,6 @@ def _events(cancelled: threading.Event | None) -> tuple[threading.Event, ...]:
     call = current_call()
     events = (cancelled, None if call is None else call.cancelled)
     return tuple(event for event in events if event is not None)
-
-
-def _marked(env: Mapping[str, str] | None, mark: str) -> dict[str, str]:
-    # Inside another command, its mark stays: whoever kills that one must find ours too.
-    outer = os.environ.get(MARK_VARIABLE)
-    environment = dict(os.environ if env is None else env)
-    environment[MARK_VARIABLE] = mark if outer is None else f"{outer}:{mark}"
-    return environment
 
 
 def _spawn(arguments: str | list[str], options: Mapping[str, Any]) -> subprocess.Popen[bytes]:

@@ -19,8 +19,8 @@ from typing import IO, Final, Literal
 
 import attrs
 
+from llm_agent.process_table import HAS_TABLE, KILL_ROUNDS, ProcessRow, family, row_of, send, writers
 from llm_agent.tools.output import HeadAndTail
-from llm_agent.tools.process_table import HAS_TABLE, KILL_ROUNDS, ProcessRow, family, row_of, send
 
 _log = logging.getLogger("llm_agent.tools.process")
 
@@ -56,6 +56,8 @@ class RunningCommand:
         self._unwanted: tuple[threading.Event, ...] = ()
         self._has_exited = False
         self._open_outputs = 0
+        self._pipes: set[int] = set()
+        """Inode numbers of the output pipes."""
         # Guards the burial: no signal is sent to a pid that is not ours any more.
         self._burial = threading.Lock()
         self._is_buried = False
@@ -107,6 +109,7 @@ class RunningCommand:
         for pipe, kept in ((self._process.stdout, output), (self._process.stderr, errors)):
             if pipe is not None:
                 self._open_outputs += 1
+                self._pipes.add(os.fstat(pipe.fileno()).st_ino)
                 self._register(pipe, selectors.EVENT_READ, _Reading(self, pipe, kept).move)
         stdin = self._process.stdin
         if stdin is not None:
@@ -187,9 +190,12 @@ class RunningCommand:
 
     def _left(self) -> list[ProcessRow]:
         """Who of the command is alive; where there is no table, only the first process is known."""
-        if HAS_TABLE:
-            return family(self._leader, self._mark)
-        return [] if self._exited() else [self._leader]
+        if not HAS_TABLE:
+            return [] if self._exited() else [self._leader]
+        left = family(self._leader, self._mark)
+        if not left and self._open_outputs:  # nobody known is left, and yet somebody could still write
+            left = writers(self._pipes, self._leader)
+        return left
 
     def kill_group(self) -> None:
         """Kill the group, which is nearly always all of it, in no time. Any thread; never raises."""

@@ -21,6 +21,10 @@ Seen = Callable[[str], list[dict[str, Any]]]
 GENERATIONS = [("auto", "2026-07-28"), ("handshake", "2025-11-25")]
 
 
+# What `seen` finds without a method: answers to the server's questions.
+ANSWERS: Any = None
+
+
 def call(name: str, id: str = "c", **arguments: Any) -> ToolRequest:
     return ToolRequest(id, name, arguments)
 
@@ -103,6 +107,37 @@ def test_a_server_says_what_its_tools_do(raw: Raw) -> None:
         "unknown",
     ]
     assert (server.tool_annotations("nope"), server.tool_annotations("answer")) == (None, {})
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {},
+        {"inputSchema": None},
+        {"inputSchema": {}},
+        {"inputSchema": {"type": "string"}},
+        {"annotations": []},
+        {"annotations": {"readOnlyHint": "yes"}},
+        {"description": 7},
+        {"outputSchema": []},
+        {"icons": "none"},
+    ],
+)
+def test_what_a_tool_says_wrongly_of_itself_costs_no_catalogue(raw: Raw, tool: dict[str, Any]) -> None:
+    """A schema, a description, a hint of a wrong form is as good as none; all tools are there."""
+    server = raw(env={"MORE_TOOLS": json.dumps([{"name": "odd", **tool}])})
+
+    declared = {each["function"]["name"]: each["function"] for each in server.tools_for_llm()}
+
+    assert "answer" in declared
+    assert (declared["odd"]["parameters"]["type"], "description" in declared["odd"]) == ("object", False)
+    assert server.idempotency_of("odd") == "unknown"
+
+
+def test_a_tool_without_a_name_is_an_error(raw: Raw) -> None:
+    """It cannot be offered, and a shorter catalogue would be a lie."""
+    with pytest.raises(McpError, match=r"did not list its tools(.|\n)*name"):
+        raw(env={"MORE_TOOLS": '[{"inputSchema": {"type": "object"}}]'}).tools_for_llm()
 
 
 def test_an_unknown_tool_costs_no_round_trip(raw: Raw, seen: Seen) -> None:
@@ -283,6 +318,30 @@ def test_content_that_is_no_form_declines(raw: Raw) -> None:
     assert answer.content == '{"action": "decline"}'
 
 
+def test_half_a_character_in_an_answer_does_not_cost_the_connection(raw: Raw) -> None:
+    """What a human typed reaches the server cleaned."""
+    server = raw(on_elicit=lambda _: {"action": "accept", "content": {"name": "A\ud83d"}})
+
+    [answer, other] = server.execute_tool_calls([call("ask"), call("answer", text="hi")])
+
+    assert (json.loads(answer.content)["content"], other.content) == ({"name": "A\ufffd"}, "hi")
+
+
+def test_a_server_cannot_ask_without_end(raw: Raw, seen: Seen, until: Callable[[Callable[[], bool]], bool]) -> None:
+    """While somebody thinks about a question, a thousand more may wait; the rest is declined meanwhile."""
+    asked: list[Any] = []
+
+    def think(request: Any) -> str:
+        asked.append(request)
+        if len(asked) == 1:
+            assert until(lambda: len(seen(ANSWERS)) >= 500)
+        return "decline"
+
+    [answer] = raw(on_elicit=think).execute_tool_calls([call("insist", times=2000)])
+
+    assert (answer.content, len(asked) <= 1500) == ("insisted", True)
+
+
 def test_a_request_does_not_time_out_while_a_human_thinks(raw: Raw) -> None:
     """The clock of a request stands still during a question."""
     thinking = threading.Event()
@@ -338,7 +397,13 @@ def test_a_server_may_not_be_offered_to_ask(raw: Raw, seen: Seen) -> None:
         ({"command": "x", "args": [1]}, "args"),
         ({"command": "x", "args": ["a\0b"]}, "NUL"),
         ({"command": "x", "env": {"A": 1}}, "env"),
+        ({"command": "x", "args": ["a\ud800"]}, "half a character"),
+        ({"command": "x", "cwd": 5}, "cwd"),
+        ({"command": "x", "cwd": "a\0b"}, "cwd"),
         ({"command": "x", "env": ["A=1"]}, "env"),
+        ({"command": "x", "env": {"A=B": "1"}}, "env"),
+        ({"command": "x", "env": {"A": "\ud800"}}, "env"),
+        ({"command": "x", "connect_timeout": 10**400}, "connect_timeout"),
         ({"command": "x", "connect_timeout": 0}, "connect_timeout"),
         ({"command": "x", "request_timeout": True}, "request_timeout"),
         ({"command": "x", "tool_concurrency": 0}, "tool_concurrency"),
@@ -349,6 +414,12 @@ def test_a_server_may_not_be_offered_to_ask(raw: Raw, seen: Seen) -> None:
         ({"command": "x", "name": 7}, "name"),
         ({"url": "ftp://x"}, "url"),
         ({"url": "localhost:80"}, "url"),
+        ({"url": "http://[::1/"}, "url"),
+        ({"url": "http://host:99999/"}, "url"),
+        ({"url": "http://a host/"}, "url"),
+        ({"url": "http://x", "headers": {"A": "1\r\nB: 2"}}, "headers"),
+        ({"url": "http://x", "headers": {"A B": "1"}}, "headers"),
+        ({"url": "http://x", "headers": {"A": "\u20ac"}}, "headers"),
         ({"url": "http://x", "headers": {"A": None}}, "headers"),
     ],
 )

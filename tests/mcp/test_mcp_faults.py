@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -99,10 +100,11 @@ def test_without_restart_a_dead_server_stays_dead(raw: Raw, children: Children) 
 def test_with_restart_the_next_use_starts_a_dead_server(raw: Raw, seen: Seen) -> None:
     """The next call, of the same batch even, reaches a new server; the lost call is not sent again."""
     server = raw(restart=True)
+    before = len(server.tools_for_llm())
 
     [lost, answered] = server.execute_tool_calls([call("die"), call("answer", text="back")])
 
-    assert (failed(lost), answered.content, len(server.tools_for_llm())) == ("gone", "back", 15)
+    assert (failed(lost), answered.content, len(server.tools_for_llm())) == ("gone", "back", before)
     assert [params["name"] for params in seen("tools/call")] == ["die", "answer"]
 
 
@@ -130,6 +132,64 @@ def test_a_grandchild_that_holds_the_pipes_does_not_hide_a_death(raw: Raw, child
 
     assert (failed(lost), monotonic() - started < AT_ONCE) == ("gone", True)
     assert until(lambda: not grandchild.exists() or "Z" in (grandchild / "stat").read_text().split()[2])
+
+
+def test_who_fled_from_the_group_dies_with_the_server(raw: Raw, until: Until) -> None:
+    """Grandchildren in a session of their own, and without a parent, are found by their mark at a close."""
+    server = raw()
+    [answer] = server.execute_tool_calls([call("flee")])
+    fled = [Path("/proc", pid) for pid in answer.content.split()]
+    assert all(process.exists() for process in fled)
+
+    server.close()
+
+    assert until(lambda: not any(process.exists() for process in fled))
+
+
+def test_a_restart_is_told(raw: Raw) -> None:
+    """That there is another process, and why, is a warning of the call that is answered by it."""
+    server = raw(restart=True)
+    with call_context() as told:
+        server.execute_tool_calls([call("die"), call("answer")])
+
+    [(level, said)] = told.logged
+    assert (level, "exit status 3" in said, "Another connection" in said) == ("warning", True, True)
+
+
+def test_a_server_that_does_not_come_up_again_is_tried_once_per_batch(raw: Raw, tmp_path: Path) -> None:
+    """Ten calls to a server that dies at its start, each time: one start, and ten answers that say why."""
+    script, starts = tmp_path / "server.py", tmp_path / "starts"
+    script.write_text((Path(__file__).parent / "servers" / "raw.py").read_text())
+    with connect_stdio(sys.executable, [script], restart=True) as server:
+        server.execute_tool_calls([call("die")])
+        script.write_text(f"open({str(starts)!r}, 'a').write('x')\nraise SystemExit('the key is wrong')\n")
+
+        answers = server.execute_tool_calls([call("answer", str(number)) for number in range(10)])
+
+    assert starts.read_text() == "x"
+    assert {(failed(answer), "the key is wrong" in answer.content) for answer in answers} == {("not-run", True)}
+
+
+def test_a_server_that_does_not_come_up_within_a_batch_is_tried_once(raw: Raw, tmp_path: Path) -> None:
+    """The same for one that was alive when the batch began."""
+    script, starts = tmp_path / "server.py", tmp_path / "starts"
+    script.write_text((Path(__file__).parent / "servers" / "raw.py").read_text())
+    with connect_stdio(sys.executable, [script], restart=True) as server:
+        script.write_text(f"open({str(starts)!r}, 'a').write('x')\n")
+
+        answers = server.execute_tool_calls([call("die"), *[call("answer", str(number)) for number in range(9)]])
+
+    assert starts.read_text() == "x"
+    assert [failed(answer) for answer in answers] == ["gone"] + ["not-run"] * 9
+
+
+def test_no_calls_start_nothing(raw: Raw, children: Children, until: Until) -> None:
+    """An empty batch is no use of a server that has died."""
+    server = raw(restart=True)
+    server.execute_tool_calls([call("die")])
+    assert until(lambda: children() == [])
+
+    assert (server.execute_tool_calls([]), children()) == ([], [])
 
 
 # -- the beginning --------------------------------------------------------------------------------------
@@ -221,6 +281,54 @@ def test_a_flood_of_stderr_holds_nobody_up(raw: Raw) -> None:
     assert ([answer.content for answer in answers], monotonic() - started < CLOSED) == (["0", "1", "2", "3", "4"], True)
 
 
+def test_an_answer_that_makes_no_sense_is_an_error_at_once(raw: Raw) -> None:
+    """What is neither a result nor an error, under the id of a call, ends the wait for it; its effect is unknown."""
+    server = raw(request_timeout=5)
+
+    started = monotonic()
+    [garbled, next_one] = server.execute_tool_calls([call("misdirected"), call("answer", text="hi")])
+
+    assert monotonic() - started < AT_ONCE
+    assert (failed(garbled), "unknown" in garbled.content, next_one.content) == ("unreadable", True, "hi")
+
+
+def test_half_a_character_does_not_cost_the_answer(raw: Raw) -> None:
+    """A text cut in the middle of a character, as JavaScript cuts it, is read like any other."""
+    [answer] = raw(request_timeout=5).execute_tool_calls([call("half")])
+
+    assert (answer.content, answer.is_error) == ("cut \ufffd", False)
+
+
+def test_only_the_first_answer_to_a_call_counts(raw: Raw) -> None:
+    """Answers to nobody's question, and second ones, are dropped."""
+    [answer, other] = raw().execute_tool_calls([call("twice"), call("answer", text="other")])
+
+    assert (answer.content, other.content) == ("first", "other")
+
+
+@pytest.mark.parametrize(("tool", "said"), [("mute", "closed its standard output"), ("endless", "a line of more than")])
+def test_a_server_that_can_say_nothing_more_is_gone(raw: Raw, children: Children, tool: str, said: str) -> None:
+    """One that closes its output and lives on, and one with a line of 100 MB: ended, and started again."""
+    server = raw(restart=True)
+
+    [lost, answered] = server.execute_tool_calls([call(tool), call("answer", text="back")])
+
+    assert (failed(lost), said in lost.content, answered.content) == ("gone", True, "back")
+
+
+def test_what_waits_in_the_pipes_of_a_stopped_server_holds_nobody_up(raw: Raw, children: Children) -> None:
+    """Calls that do not fit into the pipe time out; when the server goes on, so does the connection."""
+    server = raw(request_timeout=0.3)
+    server.tools_for_llm()
+    os.kill(children()[0], signal.SIGSTOP)
+
+    late = server.execute_tool_calls([call("echo", text="x" * 1_000_000), call("echo")])
+    os.kill(children()[0], signal.SIGCONT)
+    [answer] = server.execute_tool_calls([call("echo", text="y")])
+
+    assert ([failed(each) for each in late], answer.content) == (["timeout", "timeout"], '{"text": "y"}')
+
+
 # -- time --------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +382,36 @@ def test_a_restart_can_be_cancelled(raw: Raw, tmp_path: Path) -> None:
     started = monotonic()
     server.close()
     assert monotonic() - started < CLOSED
+
+
+def test_an_answer_and_a_cancel_in_the_same_moment_are_one_answer(raw: Raw) -> None:
+    """Whoever is first, every call has one answer, and the connection goes on."""
+    server = raw()
+    kinds = set()
+    for place in range(60):
+        cancelled = threading.Event()
+        timer = threading.Timer(place % 6 / 2000, cancelled.set)
+        with call_context(cancelled=cancelled):
+            timer.start()
+            [answer] = server.execute_tool_calls([call("answer", text="hi")])
+        timer.join(5)
+        kinds.add(failed(answer) or answer.content)
+
+    assert kinds <= {"hi", "cancelled", "not-run"}
+    assert server.execute_tool_calls([call("answer", text="still here")])[0].content == "still here"
+
+
+def test_many_threads_share_a_server(raw: Raw) -> None:
+    """Fifty threads at once: each hears its own answers."""
+    server = raw()
+    threads = [
+        in_thread(lambda text=str(number): server.execute_tool_calls([call("echo", text=text)])[0].content)
+        for number in range(50)
+    ]
+    for thread, _ in threads:
+        thread.join(5)
+
+    assert [json.loads(results[0])["text"] for _, results in threads] == [str(number) for number in range(50)]
 
 
 # -- the end --------------------------------------------------------------------------------------------------
@@ -340,12 +478,32 @@ def test_closing_again_and_at_once_from_many_threads_is_fine(raw: Raw) -> None:
         server.tools_for_llm()
 
 
+def test_an_asker_may_close_the_server(raw: Raw) -> None:
+    """From within a question, on the thread of the call: both return, and the call says what happened."""
+    server = raw(on_elicit=lambda _: server.close())
+
+    started = monotonic()
+    [answer] = server.execute_tool_calls([call("ask")])
+
+    assert (failed(answer), "was closed" in answer.content, monotonic() - started < CLOSED) == ("gone", True, True)
+
+
 def test_with_closes(raw: Raw, children: Children) -> None:
     """Leaving the block ends the server, whatever left it."""
     with pytest.raises(KeyError), raw():
         raise KeyError
 
     assert children() == []
+
+
+def test_a_forgotten_server_is_ended(raw: Raw, children: Children, until: Until) -> None:
+    """Whoever drops the last reference instead of closing leaves no process."""
+    server = connect_stdio(sys.executable, [Path(__file__).parent / "servers" / "raw.py"])
+    assert len(children()) == 1
+
+    del server
+
+    assert until(lambda: children() == [])
 
 
 def test_no_thread_is_left_but_the_portal(raw: Raw) -> None:
@@ -399,6 +557,40 @@ def test_interpreter_exit_ends_the_server(tmp_path: Path, body: str) -> None:
     output, took = run_script(body, tmp_path, "stubborn")
 
     assert (Path("/proc", output.split()[0]).exists(), took < 12) == (False, True)
+
+
+def test_a_signal_handler_may_close_the_server(tmp_path: Path) -> None:
+    """At any moment of the main thread's, in the middle of a start as well: both come to their end."""
+    body = (
+        "import signal\n"
+        "signal.signal(signal.SIGALRM, lambda *_: server.close())\n"
+        "for place in range(12):\n"
+        "    server = connect_stdio(sys.executable, sys.argv[1:], restart=True)\n"
+        "    ask('die')\n"
+        "    signal.setitimer(signal.ITIMER_REAL, 0.002 * place + 0.0001)\n"
+        "    for _ in range(3): ask('answer')\n"
+        "    server.close()\n"
+        "left = subprocess.run(['pgrep', '-P', str(os.getpid()), 'python'], capture_output=True, text=True)\n"
+        "print('left', len(left.stdout.split()))\n"
+    )
+    output, _ = run_script(body, tmp_path)
+
+    assert output.splitlines()[-1] == "left 0"
+
+
+def test_no_server_is_started_while_the_interpreter_exits(tmp_path: Path, until: Until) -> None:
+    """A thread that starts a dying server again and again leaves none behind."""
+    word = uuid.uuid4().hex
+    body = (
+        f"other = connect_stdio(sys.executable, [*sys.argv[1:], {word!r}], restart=True)\n"
+        "def again():\n"
+        "    while True: other.execute_tool_calls([ToolRequest('c', 'die', None)])\n"
+        "for _ in range(3): threading.Thread(target=again, daemon=True).start()\n"
+        "threading.Event().wait(0.3)\n"
+    )
+    run_script(body, tmp_path, "stubborn")
+
+    assert until(lambda: subprocess.run(["pgrep", "-f", word], stdout=subprocess.DEVNULL, check=False).returncode == 1)
 
 
 def test_interpreter_exit_ends_the_whole_group(tmp_path: Path, until: Until) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 import pytest
 
-from llm_agent import Loop, Policy, Session
+from llm_agent import Loop, Policy, Registry, Session
 from llm_agent.errors import ConfigError
-from llm_agent.events import AskPending, Log, ToolProgress, ToolResult, ToolStarted
+from llm_agent.events import AskAnswered, AskPending, Log, ToolProgress, ToolResult, ToolStarted
 from llm_agent.mcp import McpServer
 from llm_agent.testing import ScriptedBackend, call
 
@@ -29,7 +30,7 @@ def test_a_run_calls_a_server(raw: Raw, finished: Callable[..., Any]) -> None:
 
     assert [event.content for event in done.events if isinstance(event, ToolResult)] == ["told"]
     assert [event.progress for event in done.events if isinstance(event, ToolProgress)] == [1, 2.5]
-    assert {"disk": "full"} in [event.data for event in done.events if isinstance(event, Log)]
+    assert ({"disk": "full"}, "raw.disk") in [(log.data, log.logger) for log in done.events if isinstance(log, Log)]
 
 
 def test_a_deadline_reaches_the_server(
@@ -81,6 +82,51 @@ def test_a_question_goes_through_a_policy(raw: Raw, finished: Callable[..., Any]
     answers = [event.content for event in done.events if isinstance(event, ToolResult)]
     assert (asked, told) == ([("server-elicit", "raw")], ["server-elicit"])
     assert json.loads(answers[0])["content"] == {"name": "Ada"}
+
+
+@pytest.mark.parametrize("protocol", ["auto", "handshake"])
+def test_the_hook_of_a_policy_is_all_it_takes(
+    sdk: Callable[..., McpServer], finished: Callable[..., Any], protocol: str
+) -> None:
+    """`on_elicit=policy.elicit_hook`, over a registry that gets its server later: AskPending, AskAnswered, answer."""
+    registry = Registry()
+    policy = Policy(registry, [{"tool": "*", "decision": "allow"}])
+    registry.add(sdk(on_elicit=policy.elicit_hook, protocol=protocol), "who")
+    accepted = {"action": "accept", "content": {"name": "Ada"}}
+    backend = ScriptedBackend([call("who_ask"), "done"])
+    done = finished(Loop(backends=[backend], provider=policy, on_ask=lambda _: accepted).run("go"))
+
+    told = [(event.request["kind"], event.tool) for event in done.events if isinstance(event, AskPending)]
+    answered = [event.answer for event in done.events if isinstance(event, AskAnswered)]
+    results = [event.content for event in done.events if isinstance(event, ToolResult)]
+    assert (told, answered, results) == ([("server-elicit", "ask")], [accepted], ["Ada"])
+
+
+def test_a_policy_that_claims_answers_for_a_shared_server(raw: Raw, finished: Callable[..., Any]) -> None:
+    """The claim is on the thread of the call: a question finds the policy whose call it is about."""
+    shared = Policy(Registry(), [], on_ask=lambda _: {"action": "accept", "content": {"name": "nobody"}})
+    server = raw(on_elicit=shared.elicit_hook)
+    own = Policy(
+        server,
+        [{"tool": "*", "decision": "allow"}],
+        on_ask=lambda _: {"action": "accept", "content": {"name": "Ada"}},
+        claim_elicits=True,
+    )
+    done = finished(Loop(backends=[ScriptedBackend([call("ask"), "done"])], provider=own).run("go"))
+
+    [answer] = [event.content for event in done.events if isinstance(event, ToolResult)]
+    assert json.loads(answer)["content"] == {"name": "Ada"}
+
+
+def test_a_call_of_a_run_has_no_thread_that_watches_its_cancel(raw: Raw) -> None:
+    """The event of the engine calls; only somebody else's must be looked at."""
+    run = looped(raw(), [call("ask"), "done"], on_ask="run").run("go")
+    asked = next(event for event in run.events(timeout=5) if isinstance(event, AskPending))
+
+    names = {thread.name for thread in threading.enumerate()}
+    run.answer(asked.ask_id, "decline")
+
+    assert (run.result(5).ok, "llm-agent-cancel" in names) == (True, False)
 
 
 def test_a_question_does_not_eat_the_deadline(raw: Raw) -> None:

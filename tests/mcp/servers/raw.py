@@ -18,8 +18,10 @@ SEEN = open(sys.argv[sys.argv.index("--seen") + 1], "a") if "--seen" in sys.argv
 LOCK = threading.Lock()
 HARMLESS = {"readOnlyHint": True, "idempotentHint": True}
 NAMES = ["answer", "die", "hang", "strange", "ask", "grow", "noise", "news", "nest", "environment", "refuse", "garbled"]
+NAMES += ["half", "twice", "misdirected", "mute", "endless", "flee", "echo", "insist"]
 TOOLS = [{"name": name, "inputSchema": {"type": "object", "properties": {}}} for name in NAMES]
 TOOLS += [{"name": "meet", "inputSchema": {"type": "object"}, "annotations": HARMLESS}]
+TOOLS += json.loads(os.environ.get("MORE_TOOLS", "[]"))
 TOOLS += [{"name": "again", "inputSchema": {"type": "object"}, "annotations": {"idempotentHint": True}}]
 TOOLS += [{"name": "drop", "inputSchema": {"type": "object"}, "annotations": {"destructiveHint": True}}]
 WAITING = []  # ids of `meet` calls that wait for company
@@ -71,7 +73,12 @@ def call_tool(number, params):
             say({"method": "notifications/progress", "params": progress})
         progress = {"progressToken": "of nobody", "progress": 9}
         say({"method": "notifications/progress", "params": progress})
-        say({"method": "notifications/message", "params": {"level": "warning", "data": {"disk": "full"}}})
+        say(
+            {
+                "method": "notifications/message",
+                "params": {"level": "warning", "data": {"disk": "full"}, "logger": "raw.disk"},
+            }
+        )
         answer(number, "told")
         progress = {"progressToken": token, "progress": 4}
         say({"method": "notifications/progress", "params": progress})
@@ -90,6 +97,30 @@ def call_tool(number, params):
             for waiting in WAITING:
                 answer(waiting, f"met {len(WAITING)}")
             WAITING.clear()
+    elif name == "half":  # of a character: no strict parser takes it
+        answer(number, "cut \ud83d")
+    elif name == "twice":
+        answer("nobody's", "foreign")
+        answer(number, "first")
+        answer(number, "second")
+    elif name == "misdirected":  # an answer that is none, under the right id
+        say({"id": number, "result": "no object"})
+    elif name == "mute":
+        os.close(1)
+    elif name == "endless":
+        with LOCK:
+            for _ in range(1600):
+                sys.stdout.write("x" * 65_536)
+    elif name == "flee":  # out of the group and the session, and away from its parent
+        child = subprocess.Popen(["setsid", "sh", "-c", "sleep 60 & echo $!; exec sleep 60"], stdout=subprocess.PIPE)
+        answer(number, f"{child.pid} {int(child.stdout.readline())}")
+    elif name == "echo":
+        answer(number, json.dumps(arguments))
+    elif name == "insist":
+        for place in range(arguments["times"]):
+            params = {"message": "Again?", "requestedSchema": {"type": "object", "properties": {}}, "mode": "form"}
+            say({"id": f"i{place}", "method": "elicitation/create", "params": params})
+        answer(number, "insisted")
     elif name in ("again", "drop", "late"):
         answer(number, name)
 

@@ -1,4 +1,4 @@
-"""Who belongs to a command: its process group, its session, its descendants, and who carries its mark.
+"""Who belongs to a command or a server: its process group, its session, its descendants, who carries its mark.
 
 A process can leave its group and its session (`setsid`), and loses its parent when that ends;
 what it hardly loses is its environment. So every command gets a mark in there, and the kernel's
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from stat import S_IWUSR
 from typing import Final
 
 import attrs
@@ -22,6 +23,13 @@ HAS_TABLE: Final = os.path.exists("/proc/self/stat")
 # How often a kill without waiting looks for processes that were forked under its hands.
 KILL_ROUNDS: Final = 5
 _DEAD_STATES: Final = frozenset("ZXx")
+
+
+def marked(environment: Mapping[str, str], mark: str) -> dict[str, str]:
+    """Return the environment of a child that is to carry *mark*."""
+    # Inside another command, its mark stays: whoever kills that one must find ours too.
+    outer = os.environ.get(MARK_VARIABLE)
+    return {**environment, MARK_VARIABLE: mark if outer is None else f"{outer}:{mark}"}
 
 
 @attrs.frozen
@@ -89,6 +97,30 @@ def family(leader: ProcessRow, mark: str) -> list[ProcessRow]:
     while children := [row for row in rows if row.parent in found and row.pid not in found]:
         found.update({row.pid: row for row in children})
     return list(found.values())
+
+
+def writers(pipes: Collection[int], leader: ProcessRow) -> list[ProcessRow]:
+    """Return the living processes, no older than the leader, that can write into one of these pipes.
+
+    Who cleared its environment, too, is found by the output that it keeps open.
+
+    Args:
+        pipes: their inode numbers.
+    """
+    names = {f"pipe:[{pipe}]" for pipe in pipes}
+    rows = [row for row in _rows() if row.started >= leader.started and row.pid != os.getpid()]
+    return [row for row in rows if names & set(_written_by(row.pid))]
+
+
+def _written_by(pid: int) -> Iterator[str]:
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            link = f"/proc/{pid}/fd/{name}"
+            # The permissions of the link are those of the descriptor. Source: proc_pid_fd(5).
+            if os.lstat(link).st_mode & S_IWUSR:
+                yield os.readlink(link)
+    except OSError:  # gone, or another user's
+        return
 
 
 def kill_marked(mark: str) -> None:
