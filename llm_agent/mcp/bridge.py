@@ -15,7 +15,7 @@ import attrs
 from llm_agent import notices
 from llm_agent.call_context import Asker
 from llm_agent.canonical import canonical_arguments
-from llm_agent.layers import refused, requests_of
+from llm_agent.layers import refused, requests_of, unreadable
 from llm_agent.mcp.catalogue import Catalogue
 from llm_agent.mcp.client import Client
 from llm_agent.mcp.exchange import Exchange, Lost, answer_to, not_run
@@ -111,12 +111,9 @@ class McpServer:
     def _answer_without_asking(
         self, call: ToolRequest, catalogue: Catalogue | None, unreachable: Lost | None
     ) -> ToolAnswer | None:
-        if not call.name:
-            return refused(call, notices.NAMELESS_CALL)
-        try:
-            _ = call.args
-        except ValueError as problem:
-            return refused(call, notices.BAD_ARGUMENTS.format(problem=problem))
+        answer = unreadable(call)
+        if answer is not None:
+            return answer
         if unreachable is not None:
             return answer_to(call, unreachable)
         if catalogue is None or call.name in catalogue.tools:
