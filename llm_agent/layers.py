@@ -17,6 +17,7 @@ import attrs
 
 from llm_agent import codec, notices
 from llm_agent.call_context import current_call
+from llm_agent.canonical import data_digest
 from llm_agent.errors import ConfigError
 from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.ports import ToolDeclaration, ToolProvider
@@ -81,7 +82,7 @@ class Several:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _grants(self) -> list[Any]:
-        return [grant for member in self._members() for grant in grants_of(member) or ()]
+        return distinct(grant for member in self._members() for grant in grants_told_by(member))
 
 
 def let_ctrl_c_pass(failure: BaseException) -> None:
@@ -240,8 +241,10 @@ def _read(result: Any) -> ToolAnswer | None:
         case None:
             return None
         case ToolAnswer():
-            is_error = _is_true(result.is_error)
-            return result if result.is_error is is_error else attrs.evolve(result, is_error=is_error)
+            is_error, is_unknown = _is_true(result.is_error), _is_true(result.outcome_unknown)
+            if result.is_error is is_error and result.outcome_unknown is is_unknown:
+                return result
+            return attrs.evolve(result, is_error=is_error, outcome_unknown=is_unknown)
         case Mapping():
             call_id = result.get("tool_call_id")
             return ToolAnswer(
@@ -249,13 +252,14 @@ def _read(result: Any) -> ToolAnswer | None:
                 _text(result.get("content")),
                 is_error=_is_true(result.get("is_error")),
                 structured=result.get("structured", result.get("structured_content")),
+                outcome_unknown=_is_true(result.get("outcome_unknown")),
             )
         case _:
             return ToolAnswer("", _text(result))
 
 
 def _is_true(value: Any) -> bool:
-    """Whether an answer says that it is an error; a value that will not say is no error."""
+    """Whether an answer says so: that it is an error, that its outcome is unknown; what will not say does not."""
     try:
         return bool(value)
     except Exception:  # a shield: arrays, for one, have no truth
@@ -338,3 +342,16 @@ def grants_of(provider: ToolProvider) -> list[Any] | None:
     """
     grants = getattr(provider, "grants", None)
     return list(grants() or ()) if callable(grants) else None
+
+
+def grants_told_by(provider: ToolProvider) -> list[Any]:
+    """Return what `grants_of` does; none of a provider that has no such part, or raises: those of others are told."""
+    try:
+        return grants_of(provider) or []
+    except Exception:  # a shield, by the contract of the port
+        return []
+
+
+def distinct(grants: Iterable[Any]) -> list[Any]:
+    """Return *grants*, each once: several policies of one transcript are seeded with the same ones."""
+    return list({data_digest(grant): grant for grant in grants}.values())

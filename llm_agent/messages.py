@@ -171,6 +171,8 @@ class ToolAnswer:
     is_error: bool = False
     structured: Any = attrs.field(default=None, eq=False)
     """Machine data beside the text; not shown to the model, not stored."""
+    outcome_unknown: bool = False
+    """Whether nobody knows if the call took effect, as when its answer was lost on the way."""
 
 
 def _content(value: Any) -> Content:

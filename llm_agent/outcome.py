@@ -167,7 +167,7 @@ class UnknownOperation:
     arguments: str
     idempotency: Idempotency
     reason: str | None = None
-    """`cancelled` or `deadline`."""
+    """`cancelled`, `deadline`, or `answer-lost`: its provider said so."""
 
     def to_dict(self) -> dict[str, Any]:
         return _told(self)

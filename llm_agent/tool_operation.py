@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import threading
 import uuid
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import attrs
 
@@ -32,6 +33,13 @@ SAFE_TO_REPEAT = frozenset({"read-only", "idempotent"})
 
 Settlement = Literal["completed", "failed", "outcome-unknown"]
 SETTLEMENTS: tuple[str, ...] = get_args(Settlement)
+
+EXTRA_BY_OUTCOME: Final[Mapping[str, Mapping[str, Any]]] = {
+    "completed": {},
+    "failed": {"is-error": True},
+    "outcome-unknown": {"outcome-unknown": True},
+}
+"""The keys beside a tool message that say how its call ended, when it did not just succeed."""
 
 
 def call_signature(tool: str, arguments: str) -> str:

@@ -17,7 +17,7 @@ from llm_agent.layers import first_line_of, paired
 from llm_agent.loop.observation import Observation, observe
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message
-from llm_agent.tool_operation import Settlement, ToolOperation
+from llm_agent.tool_operation import EXTRA_BY_OUTCOME, Settlement, ToolOperation
 
 # A settle line quotes the first line of an error, up to this many characters.
 ERROR_CHARS = 200
@@ -41,7 +41,7 @@ def answered(state: RunState, operations: Sequence[ToolOperation], results: Sequ
             continue
         if answer.tool_call_id and answer.tool_call_id != op.call_id:
             _log_wrong_id(state, op, index, answer.tool_call_id)
-        settle(state, op, answer.content, is_error=answer.is_error)
+        settle(state, op, answer.content, is_error=answer.is_error, is_unknown=answer.outcome_unknown)
 
 
 def raised(state: RunState, operations: Sequence[ToolOperation], error: BaseException) -> None:
@@ -51,19 +51,21 @@ def raised(state: RunState, operations: Sequence[ToolOperation], error: BaseExce
         settle(state, op, notices.PROVIDER_RAISED.format(failure=failure), is_error=True)
 
 
-def settle(state: RunState, op: ToolOperation, content: str, *, is_error: bool) -> None:
-    """Settle one call that has an answer."""
+def settle(state: RunState, op: ToolOperation, content: str, *, is_error: bool, is_unknown: bool = False) -> None:
+    """Settle one call that has an answer; *is_unknown*: one that says that nobody knows whether it took effect."""
     observation = observe(state, op, content)
     message = Message.tool(op.call_id, observation.content)
-    state.conversation.append(message, {"is-error": True} if is_error else None)
-    outcome: Settlement = "failed" if is_error else "completed"
-    op.settle(outcome, monotonic())
+    outcome: Settlement = "outcome-unknown" if is_unknown else "failed" if is_error else "completed"
+    state.conversation.append(message, EXTRA_BY_OUTCOME[outcome])
+    reason = "answer-lost" if is_unknown else None
+    op.settle(outcome, monotonic(), reason)
     if state.config.session is not None:
         state.config.session.append_tool_settled(
             op.op_id,
             outcome,
+            reason=reason,
             duration=op.duration,
-            result_digest=data_digest(message.text),
+            result_digest=None if is_unknown else data_digest(message.text),
             error=_first_line(message.text) if is_error else None,
             **_where_kept(observation),
         )
@@ -85,7 +87,7 @@ def _where_kept(observation: Observation) -> dict[str, Any]:
 
 def unknown(state: RunState, operations: Sequence[ToolOperation], reason: Reason) -> None:
     """Settle a batch nobody waits for any longer: dispatched, and that is all that is known."""
-    extra = {"outcome-unknown": True} | ({"cancelled": True} if reason == "cancelled" else {})
+    extra = EXTRA_BY_OUTCOME["outcome-unknown"] | ({"cancelled": True} if reason == "cancelled" else {})
     for op in operations:
         state.conversation.append(Message.tool(op.call_id, _UNKNOWN[reason]), extra)
         op.settle("outcome-unknown", monotonic(), reason)

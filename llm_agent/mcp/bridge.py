@@ -79,8 +79,8 @@ class McpServer:
         Returns:
             One answer per call, in order. An unknown tool is answered without asking the server.
             An answer carries the server's structured content as `structured`, or, where the call
-            got no result, `{"mcp": {"failed": kind}}`: `gone`, `timeout` and `cancelled` (the
-            effect is unknown), `refused`, `unreadable`, `not-run`.
+            got no result, `{"mcp": {"failed": kind}}`: `gone`, `timeout`, `cancelled` and
+            `unreadable` (with `outcome_unknown`), `refused`, `not-run`.
 
         Raises:
             Nothing.

@@ -52,6 +52,11 @@ class Lost:
     """`gone`, `refused`, `unreadable`, `timeout`, `cancelled` or `not-run`."""
     text: str
 
+    @property
+    def may_have_run(self) -> bool:
+        """Whether the call was sent and nobody has said what became of it."""
+        return self.kind in ("gone", "unreadable", "timeout", "cancelled")
+
 
 Outcome = Returned | Lost
 
@@ -68,7 +73,8 @@ def answer_to(call: ToolRequest, outcome: Outcome) -> ToolAnswer:
             is_error = result.get("isError") is True
             return ToolAnswer(call.id, text_of_result(result), is_error, structured_of(result))
         case Lost(kind, text):
-            return ToolAnswer(call.id, text, is_error=True, structured={"mcp": {"failed": kind}})
+            told = {"mcp": {"failed": kind}}
+            return ToolAnswer(call.id, text, is_error=True, structured=told, outcome_unknown=outcome.may_have_run)
 
 
 class Carrier(Protocol):

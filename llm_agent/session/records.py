@@ -142,12 +142,7 @@ def _section(section: Section, carrier_id: str | None) -> dict[str, str]:
     return {"part": section.part, "name": section.name, "digest": section.digest, **body}
 
 
-# The keys beside a tool message that say how its call ended, when it did not just succeed.
-EXTRA_BY_OUTCOME: Final[Mapping[str, Mapping[str, Any]]] = {
-    "completed": {},
-    "failed": {"is-error": True},
-    "outcome-unknown": {"outcome-unknown": True},
-}
+# Beside a tool message whose call did not run; the other ends: `EXTRA_BY_OUTCOME`.
 DID_NOT_RUN: Final[Mapping[str, Any]] = {"abandoned": True}
 
 

@@ -18,6 +18,7 @@ from llm_agent.messages import Message, ToolRequest
 from llm_agent.session import records
 from llm_agent.session.records import UNKNOWN, AnswerKind
 from llm_agent.session.replay import RecordedOperation, Replay
+from llm_agent.tool_operation import EXTRA_BY_OUTCOME
 
 Verdict = Literal["unknown", "did-not-run", "only-settle-was-lost", "orphan-result"]
 
@@ -128,7 +129,7 @@ def _unanswered(replay: Replay, call: _OpenCall, late: set[str], taken: set[str]
         ),
         turn_id=call.turn_id,
         notice=_notice(settled) if has_left else notices.REPAIR_DID_NOT_RUN,
-        extra=records.EXTRA_BY_OUTCOME[settled or UNKNOWN.outcome] if has_left else records.DID_NOT_RUN,
+        extra=EXTRA_BY_OUTCOME[settled or UNKNOWN.outcome] if has_left else records.DID_NOT_RUN,
         settles=operation.op_id if operation is not None and is_pending else None,
         answer=UNKNOWN,
     )

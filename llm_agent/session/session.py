@@ -25,6 +25,7 @@ from llm_agent.session import opening, records
 from llm_agent.session.opening import Opened
 from llm_agent.session.records import Envelope, Refused, without_none
 from llm_agent.session.repair import Finding, Repair, diagnose
+from llm_agent.tool_operation import EXTRA_BY_OUTCOME
 
 StrPath = str | os.PathLike[str]
 
@@ -395,7 +396,7 @@ class Session:
                         f"transcript {self._name}: call {operation.call_id!r} has its result on record; "
                         "settle it without content"
                     )
-                self._answer(operation.turn_id, operation.call_id, content, records.EXTRA_BY_OUTCOME[outcome])
+                self._answer(operation.turn_id, operation.call_id, content, EXTRA_BY_OUTCOME[outcome])
             return self.append_tool_settled(op_id, outcome, reason=reason)
 
     def repair(self) -> list[Repair]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from llm_agent.errors import ConfigError
 from llm_agent.events import AskAnswered, AskPending, Log, ToolAbandoned, ToolProgress, ToolResult
 from llm_agent.loop.loop import Loop
 from llm_agent.messages import Delta, ToolAnswer, ToolRequest
+from llm_agent.session.session import Session
 from llm_agent.testing import Gate, ScriptedBackend, ScriptedProvider, call, finished
 
 WAIT = 5.0
@@ -140,6 +142,26 @@ def test_a_call_that_was_answered_is_not_unknown() -> None:
 
     assert outcome.unknown == ()
     assert outcome.safe_to_retry
+
+
+def test_a_provider_may_say_that_an_outcome_is_unknown(tmp_path: Path) -> None:
+    """What it tells goes to the model; the transcript, the outcome and a later load know that nobody knows."""
+    lost = ToolAnswer("", "No answer came.", is_error=True, outcome_unknown=True)
+    with Session.create(tmp_path / "run.jsonl") as session:
+        loop = Loop(ScriptedBackend([call("send"), "done"]), tools=ScriptedProvider({"send": lost}), session=session)
+        run = finished(loop.run("go"))
+        lines = session.envelopes()
+
+    assert [(op.tool, op.reason) for op in run.outcome.unknown] == [("send", "answer-lost")]
+    assert not run.outcome.safe_to_retry
+    assert [(result.content, result.is_error) for result in run.of(ToolResult)] == [("No answer came.", True)]
+    [settled] = [line["payload"] for line in lines if line["type"] == "tool-settled"]
+    assert (settled["outcome"], settled["reason"]) == ("outcome-unknown", "answer-lost")
+    assert "result-digest" not in settled
+    [told] = [line["payload"] for line in lines if line["type"] == "message" and line["payload"]["role"] == "tool"]
+    assert told["outcome-unknown"] is True
+    assert "is-error" not in told
+    assert Session.read(tmp_path / "run.jsonl").pending_tool_operations() == []
 
 
 # -- deadlines -----------------------------------------------------------------------------

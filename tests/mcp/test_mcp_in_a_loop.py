@@ -43,6 +43,22 @@ def test_a_deadline_reaches_the_server(
     assert until(lambda: len(seen("notifications/cancelled")) == 1)
 
 
+def test_a_call_whose_server_dies_is_unknown_to_the_run(raw: Raw, finished: Callable[..., Any]) -> None:
+    """The model is told why, and whoever would ask again is told that it may repeat something."""
+    done = finished(looped(raw(), [call("die"), "done"]).run("go"))
+
+    [result] = [event for event in done.events if isinstance(event, ToolResult)]
+    assert "Whether it took effect is unknown" in result.content
+    assert [(op.tool, op.reason) for op in done.outcome.unknown] == [("die", "answer-lost")]
+
+
+def test_a_call_that_was_refused_is_not_unknown(raw: Raw, finished: Callable[..., Any]) -> None:
+    """The server itself says that it failed, or nothing was sent at all."""
+    done = finished(looped(raw(), [[call("answer", fail=True), call("refuse"), call("no_such_tool")], "done"]).run("go"))
+
+    assert done.outcome.unknown == ()
+
+
 def test_a_cancel_of_the_run_reaches_the_server(raw: Raw, seen: Seen) -> None:
     """The run ends at once, the provider's call returns soon, and the server is told."""
     run = looped(raw(), [call("hang"), "done"]).run("go")
