@@ -32,15 +32,9 @@ def guarded(files: McpServer, clock: McpServer, folder: Path, grants: Sequence[A
     """Return the tools as the model may use them: one namespace, then what is allowed in it."""
     tools = stacked({"fs": files, "time": clock})
     floor = danger_floor(config=folder / ".agent")
-    declared = [("fs", files), ("time", clock)]
-    annotations = {
-        f"{prefix}_{tool['function']['name']}": server.tool_annotations(tool["function"]["name"])
-        for prefix, server in declared
-        for tool in server.tools_for_llm()
-    }
     rules = [
         *floor,
-        *default_rules("fs_", annotations),
+        *default_rules("fs_", tools),  # reading, and whatever a server says only reads
         {"tool": "fs_*", "decision": "allow", "under": "notes"},
     ]
     return Policy(tools, rules, grants, {"fs_": folder}, local_tools=["fs_*"], checks=floor.checks)

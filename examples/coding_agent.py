@@ -28,10 +28,9 @@ def guarded(workspace: Workspace, grants: Sequence[Any]) -> Policy:
     asked about each new command line.
     """
     floor = danger_floor()
-    looking = [name for name in workspace.names if workspace.idempotency_of(name) == "read-only"]
     return Policy(
         workspace,
-        [*floor, *default_rules("", names=looking)],
+        [*floor, *default_rules("", workspace)],
         grants,
         roots={"": workspace.root},
         local_tools=["*"],  # the policy follows links, as the tools do

@@ -87,7 +87,7 @@ def _where_kept(observation: Observation) -> dict[str, Any]:
 
 def unknown(state: RunState, operations: Sequence[ToolOperation], reason: Reason) -> None:
     """Settle a batch nobody waits for any longer: dispatched, and that is all that is known."""
-    extra = EXTRA_BY_OUTCOME["outcome-unknown"] | ({"cancelled": True} if reason == "cancelled" else {})
+    extra = {**EXTRA_BY_OUTCOME["outcome-unknown"], **({"cancelled": True} if reason == "cancelled" else {})}
     for op in operations:
         state.conversation.append(Message.tool(op.call_id, _UNKNOWN[reason]), extra)
         op.settle("outcome-unknown", monotonic(), reason)

@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from llm_agent.errors import ConfigError
+from llm_agent.layers import declared_names
 from llm_agent.policy.evaluation import Answer, Check, Facts
 from llm_agent.policy.paths import Place, contains, read_place
 from llm_agent.policy.rules import DANGER, Decision, Rule
+from llm_agent.ports import ToolProvider
 
 if TYPE_CHECKING:
     from llm_agent.policy.commands import Command
@@ -64,9 +66,7 @@ def danger_floor(
 
 
 def default_rules(
-    prefix: str = "fs_",
-    annotations: Mapping[str, Mapping[str, Any]] | None = None,
-    names: Iterable[str] = READ_ONLY_TOOLS,
+    prefix: str = "fs_", tools: ToolProvider | None = None, names: Iterable[str] = READ_ONLY_TOOLS
 ) -> tuple[Rule, ...]:
     """Return what is allowed to begin with: tools that only look, and asking the user.
 
@@ -74,13 +74,23 @@ def default_rules(
 
     Args:
         prefix: what the names of the file tools begin with, where the policy sees them.
-        annotations: of more tools, by name, as their servers give them; what says of itself that
-            it is read-only (`readOnlyHint`) is allowed. That is believing the server.
+        tools: a provider whose tools are allowed, too, when it says of them that they are
+            read-only (`idempotency_of`). That is believing it, and the servers behind it.
         names: the file tools that only look.
+
+    Raises:
+        Whatever *tools* raises when it lists.
     """
-    trusted = [name for name, hints in (annotations or {}).items() if hints.get("readOnlyHint") is True]
-    allowed = dict.fromkeys([*(prefix + name for name in names), "user_ask", *trusted])
+    allowed = dict.fromkeys([*(prefix + name for name in names), "user_ask", *_looking(tools)])
     return tuple(Rule(tool=name, decision="allow") for name in allowed)
+
+
+def _looking(tools: ToolProvider | None) -> list[str]:
+    """The tools that are read-only by their provider's own word."""
+    idempotency_of = getattr(tools, "idempotency_of", None)
+    if tools is None or idempotency_of is None:
+        return []
+    return [name for name in declared_names(tools) if idempotency_of(name) == "read-only"]
 
 
 def _folder(option: str, path: str | os.PathLike[str]) -> Place:

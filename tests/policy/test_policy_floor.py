@@ -10,6 +10,8 @@ from judging import denied, one, request, tools, verdict
 
 from llm_agent.errors import ConfigError
 from llm_agent.policy import Policy, danger_floor, default_rules
+from llm_agent.tools import stacked
+from llm_agent.tools.function import tool
 
 FLOOR = danger_floor(home="/home/ann", config="/home/ann/.config/agent")
 ALL = [*(rule.to_dict() for rule in FLOOR), {"tool": "*", "decision": "allow"}]
@@ -145,9 +147,21 @@ def test_the_rules_to_begin_with_only_look() -> None:
 
 
 def test_what_says_of_itself_that_it_only_reads_is_allowed_where_the_host_says_so() -> None:
-    """Annotations count when they are handed over, and only a plain yes."""
-    hints = {"git_log": {"readOnlyHint": True}, "git_push": {"readOnlyHint": False}, "odd": {"readOnlyHint": "yes"}}
+    """Under the names that the policy sees; what may be repeated, or is not labelled, is not thereby allowed."""
 
-    added = {rule.tool for rule in default_rules(annotations=hints)} - {rule.tool for rule in default_rules()}
+    @tool(idempotency="read-only")
+    def log() -> str:
+        return ""
+
+    @tool(idempotency="idempotent")
+    def fetch() -> str:
+        return ""
+
+    def push() -> str:
+        return ""
+
+    labelled = stacked({"git": [log, fetch, push]})
+    added = {rule.tool for rule in default_rules("fs_", labelled)} - {rule.tool for rule in default_rules()}
 
     assert added == {"git_log"}
+    assert default_rules("fs_", tools("git_log")) == default_rules()  # it says nothing of its tools
