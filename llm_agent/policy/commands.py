@@ -334,12 +334,12 @@ def _is_meddling(name: str, rest: Sequence[Word]) -> bool:
 
 
 def matches(narrowers: Mapping[str, Any], command: Command, decision: str) -> bool | None:
-    """Return what `command`, `args` and `args-any` of a rule make of *command*.
+    """Return what `command`, `args`, `args-any` and `exact` of a rule make of *command*.
 
     `None`: it cannot be known; an allow does not fire then, a deny or an ask does.
 
     Args:
-        narrowers: those three members of a rule, where it has them; others are not looked at.
+        narrowers: those members of a rule, where it has them; others are not looked at.
         decision: `allow` compares to the letter, `deny` and `ask` also in the other case.
     """
     is_allow = decision == "allow"
@@ -350,6 +350,7 @@ def matches(narrowers: Mapping[str, Any], command: Command, decision: str) -> bo
         _matches_program(narrowers.get("command"), command, is_allow),
         _matches_first(narrowers.get("args") or (), command, is_allow),
         _matches_any(args_any or (), command, is_allow),
+        _has_no_more(len(narrowers.get("args") or ()), command) if narrowers.get("exact") else True,
     ]
     verdict = None if None in verdicts else all(verdicts)
     if False in verdicts:
@@ -381,6 +382,12 @@ def _matches_first(wanted: Sequence[str], command: Command, is_allow: bool) -> b
     # Nobody who denies `git push` means that `git -C . push` may pass.
     past = _starts_with(wanted, git_parts(command.tokens)[1], command.is_sealed, is_allow)
     return True if past else verdict if past is False else None if verdict is False else verdict
+
+
+def _has_no_more(count: int, command: Command) -> bool | None:
+    if len(command.tokens) > count:
+        return False
+    return None if command.is_sealed else True
 
 
 def _starts_with(wanted: Sequence[str], tokens: Sequence[str], is_sealed: bool, is_allow: bool) -> bool | None:

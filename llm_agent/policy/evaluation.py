@@ -8,6 +8,7 @@ and providers do not live here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -38,6 +39,12 @@ Answer = bool | None
 """Of one narrower about one thing; `None` is unknown."""
 COMMAND_PARAMS: Final = ("command", "args")
 """The arguments that hold a program and its arguments, where nothing else was said for a tool."""
+# Programs whose first argument says what is done, and the others to what.
+_WITH_SUBCOMMANDS: Final = frozenset(
+    "apt apt-get brew bundle cargo conda docker dotnet flutter gh git go gradle helm hg kubectl mvn npm nox pip pip3 "
+    "pnpm podman poetry rake rustup svn systemctl terraform tox uv yarn".split()
+)
+_SUBCOMMAND: Final = re.compile(r"[a-z][a-z0-9_-]*")
 _HARMLESS_TARGETS: Final = frozenset({"/dev/null"})
 
 
@@ -203,7 +210,7 @@ def _under(folder: Place | None, place: Place | None, facts: Facts) -> Answer:
 def _command(rule: Rule, facts: Facts) -> Sequence[Answer]:
     from llm_agent.policy import commands
 
-    narrowers = {"command": rule.command, "args": rule.args, "args-any": rule.args_any}
+    narrowers = {"command": rule.command, "args": rule.args, "args-any": rule.args_any, "exact": rule.exact}
     answers = [commands.matches(narrowers, command, rule.decision) for command in facts.commands]
     if rule.decision != "allow":
         return answers
@@ -232,12 +239,12 @@ def _checked(name: str, facts: Facts) -> Answer:
 def suggestion_for(facts: Facts, *, is_whole: bool = False) -> Rule | None:
     """Return the rule that an "always" would remember by itself, as an allow that covers this call.
 
-    A command with its first argument, the common folder of the places, the one site; the tool
-    alone where the call names none of these. `None` where it names one that cannot be read: then
+    A command with its subcommand, any other with all of its arguments; the common folder of the
+    places, the one site; the tool alone where the call names none of these. `None` where it names one that cannot be read: then
     only the whole tool would be left, which nobody has been shown.
 
     Args:
-        is_whole: a command is named with all of its arguments.
+        is_whole: one with a subcommand, too, is named with all of its arguments.
     """
     if facts.arguments is None or "*" in facts.tool:
         return None
@@ -267,17 +274,19 @@ def _suggested_folder(facts: Facts) -> str | None:
 
 
 def _suggested_command(commands: Sequence[Command], is_whole: bool) -> dict[str, Any]:
-    """The program of the one command, with its first argument; with all of them where that is an option.
+    """The program of the one command, with its subcommand, or else with exactly these arguments.
 
-    An option may take the next word, so that only the whole line is known to be this one.
+    Whoever allows `git log` for good means its options, too; whoever allows `rm -r build` means no other folder.
     """
     command = _the_command(commands)
     if command is None or "*" in (command.program or "*"):
         return {"command": None}
     tokens = command.tokens
-    shown = tokens if is_whole or (tokens and tokens[0].startswith("-")) else tokens[:1]
-    # An empty argument cannot be written into a rule.
-    return {"command": command.program, "args": None if "" in shown else shown}
+    if "" in tokens:  # which cannot be written into a rule
+        return {"command": None}
+    if not is_whole and command.program in _WITH_SUBCOMMANDS and tokens and _SUBCOMMAND.fullmatch(tokens[0]):
+        return {"command": command.program, "args": tokens[:1]}
+    return {"command": command.program, "args": tokens, "exact": True}
 
 
 def names_whole(rule: Rule, facts: Facts) -> bool:

@@ -31,6 +31,7 @@ _FIELDS: Final = {
     "command": "command",
     "args": "args",
     "args-any": "args_any",
+    "exact": "exact",
     "check": "check",
     "note": "note",
     "severity": "severity",
@@ -58,13 +59,15 @@ class Rule:
     under: str | None = None
     """A folder; a relative one is joined to the tool's root."""
     host: str | None = None
-    """A site, or `*.` before one for all below it."""
+    """A site, or `*.` before one for all below it, compared with the argument `url`."""
     command: str | None = None
-    """A program's base name, or a prefix with a trailing `*`."""
+    """A program's base name, without its arguments, or a prefix with a trailing `*`."""
     args: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
-    """The first arguments, in order."""
+    """The first arguments, in order, to the letter."""
     args_any: tuple[str, ...] = attrs.field(default=(), converter=_tuple)
     """Arguments of which one is there, anywhere."""
+    exact: bool = False
+    """Whether `args` are all the arguments; without `args`, that there are none."""
     check: str | None = None
     """The name of one of the policy's predicates."""
     note: str | None = None
@@ -101,6 +104,7 @@ class Rule:
             bool(command) and not command.endswith("*"),
             len(command),
             len(self.args) + len(self.args_any),
+            self.exact,
             self.check is not None,
             self.under is not None,
             len([part for part in (self.under or "").split("/") if part not in ("", ".")]),
@@ -112,7 +116,7 @@ class Rule:
     def __str__(self) -> str:
         parts = [self.decision, self.tool]
         if self.command is not None:
-            parts += ["running", " ".join((self.command, *self.args))]
+            parts += ["running", *(["exactly"] if self.exact else []), " ".join((self.command, *self.args))]
         if self.args_any:
             parts += ["with one of", ", ".join(self.args_any)]
         if self.check is not None:
@@ -136,6 +140,8 @@ def _under_problem(rule: Rule) -> str | None:
     if rule.under is None:
         return None
     problem = problem_of(rule.under)
+    if problem is None and {"*", "**"} & set(rule.under.split("/")):
+        return "expected a folder, which stands for all below it, without *"
     return None if problem is None else f"expected a folder that can be judged, and {problem}"
 
 
@@ -152,6 +158,8 @@ def _command_problem(rule: Rule) -> str | None:
         return "expected the base name of a program"
     if "/" in command or "\\" in command:
         return "expected a base name, without folders"
+    if len(command.split()) > 1:
+        return "expected the program alone; its first arguments go into args"
     return "a * may only stand at the end" if "*" in command[:-1] else None
 
 
@@ -159,6 +167,12 @@ def _tokens_problem(rule: Rule, tokens: object) -> str | None:
     if not isinstance(tokens, tuple) or not all(isinstance(token, str) and token for token in tokens):
         return "expected a list of arguments that are not empty"
     return "it needs a command beside it" if tokens and rule.command is None else None
+
+
+def _exact_problem(rule: Rule) -> str | None:
+    if not isinstance(rule.exact, bool):
+        return "expected true or false"
+    return "it needs a command beside it" if rule.exact and rule.command is None else None
 
 
 def _text_problem(value: object) -> str | None:
@@ -179,6 +193,7 @@ _PROBLEMS: Final[Mapping[str, Any]] = {
     "command": _command_problem,
     "args": lambda rule: _tokens_problem(rule, rule.args),
     "args-any": lambda rule: _tokens_problem(rule, rule.args_any),
+    "exact": _exact_problem,
     "check": lambda rule: _text_problem(rule.check),
     "note": lambda rule: _text_problem(rule.note),
     "severity": lambda rule: None if rule.severity in (None, DANGER) else f"the only severity is {DANGER!r}",

@@ -93,12 +93,13 @@ def rule_in_words(rule: Mapping[str, Any]) -> str:
     if rule.get("command"):
         arguments = " ".join(as_text(one) for one in _sequence(rule.get("args")))
         command = f"{harmless(as_text(rule['command']))} {harmless(arguments)}".rstrip()
-        words.append(f"with {command}, whatever follows")  # arguments of a rule are the first ones only
+        # Without `exact`, arguments of a rule are the first ones only.
+        words.append(f"with exactly {command}" if rule.get("exact") is True else f"with {command}, whatever follows")
     if rule.get("under"):
         words.append(f"under {harmless(as_text(rule['under']))}")
     if rule.get("host"):
         words.append(f"on {harmless(as_text(rule['host']))}")
-    others = sorted(set(rule) - {"tool", "decision", "command", "args", "under", "host"})
+    others = sorted(set(rule) - {"tool", "decision", "command", "args", "exact", "under", "host"})
     words += [f"{harmless(name)} {harmless(as_text(rule[name]))}" for name in others if rule[name]]
     return " ".join(words) if len(words) > 1 else f"{words[0]}, whatever its arguments"
 

@@ -38,6 +38,11 @@ SEALED = Command("git", ("push",), is_sealed=True, later=("--force",))
         ({"command": "git", "args_any": ("--force",)}, GIT, True, True),
         ({"command": "git", "args-any": ["--lease"]}, Command("git", ("--lease=x",)), False, True),
         ({"command": "rm", "args": ["x"]}, SEALED, False, False),
+        ({"command": "git", "args": ["push"], "exact": True}, GIT, False, False),
+        ({"command": "git", "args": ["push", "--force", "origin"], "exact": True}, GIT, True, True),
+        ({"command": "git", "exact": True}, Command("git"), True, True),
+        ({"command": "git", "exact": True}, GIT, False, False),
+        ({"command": "git", "args": ["push"], "exact": True}, SEALED, None, None),
     ],
 )
 def test_narrowers_say_yes_no_or_unknown(narrowers: Any, command: Command, allow: Any, deny: Any) -> None:

@@ -170,13 +170,16 @@ def test_a_no_with_a_reason_reaches_the_model() -> None:
         (request("sh_run", command="git", args=["status", "-s"]), {"command": "git", "args": ["status"]}),
         (request("sh_run", command="git status -s"), {"command": "git", "args": ["status"]}),
         (request("sh_run", command="timeout 5 npm run build"), {"command": "npm", "args": ["run"]}),
-        (request("sh_run", command="/usr/bin/make"), {"command": "make"}),
-        (request("sh_run", command="rm", args=["-r", "build"]), {"command": "rm", "args": ["-r", "build"]}),
-        (request("sh_run", command="ls", path="/srv/a/x"), {"command": "ls", "under": "/srv/a"}),
+        (request("sh_run", command="/usr/bin/make"), {"command": "make", "exact": True}),
+        (request("sh_run", command="rm -r build"), {"command": "rm", "args": ["-r", "build"], "exact": True}),
+        (request("sh_run", command="mv a b"), {"command": "mv", "args": ["a", "b"], "exact": True}),
+        (request("sh_run", command="git -C x log"), {"command": "git", "args": ["-C", "x", "log"], "exact": True}),
+        (request("sh_run", command="npm ./x"), {"command": "npm", "args": ["./x"], "exact": True}),
+        (request("sh_run", command="ls", path="/srv/a/x"), {"command": "ls", "exact": True, "under": "/srv/a"}),
     ],
 )
 def test_the_suggestion_is_the_narrowest_that_covers_calls_like_this(call: ToolRequest, suggestion: Any) -> None:
-    """A command with its first argument, a folder, a site; and it covers the call it was made for."""
+    """A command with its subcommand or as it is, a folder, a site; and it covers the call it was made for."""
     human = Human("always-allow")
     policy = Policy(tools("fs_move", "fs_read", "web_get", "user_ask", "sh_run"), roots={"fs_": "/srv"}, on_ask=human)
 
