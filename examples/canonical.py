@@ -28,7 +28,7 @@ from llm_agent.tools import stacked
 IDENTITY = "You look after the files of one folder. Read before you write, and say what you did."
 
 
-def guarded(files: McpServer, clock: McpServer, folder: Path, grants: Sequence[Any]) -> Policy:
+def guarded(files: McpServer, clock: McpServer, folder: Path, session: Session) -> Policy:
     """Return the tools as the model may use them: one namespace, then what is allowed in it."""
     tools = stacked({"fs": files, "time": clock})
     floor = danger_floor(config=folder / ".agent")
@@ -37,7 +37,15 @@ def guarded(files: McpServer, clock: McpServer, folder: Path, grants: Sequence[A
         *default_rules("fs_", tools),  # reading, and whatever a server says only reads
         {"tool": "fs_*", "decision": "allow", "under": "notes"},
     ]
-    return Policy(tools, rules, grants, {"fs_": folder}, local_tools=["fs_*"], checks=floor.checks)
+    return Policy(
+        tools,
+        rules,
+        session,  # what was answered "always", and what will be
+        roots={"fs_": folder},
+        path_params={"fs_move_file": ["source", "destination"], "fs_read_multiple_files": ["paths"]},
+        local_tools=["fs_*"],
+        checks=floor.checks,
+    )
 
 
 def canonical(
@@ -90,7 +98,7 @@ def main() -> int:
     parser.add_argument("--base-url", default="https://api.openai.com/v1")
     parser.add_argument("--model", required=True)
     parser.add_argument("--fallback-model")
-    parser.add_argument("--file-server", default="npx mcp-server-filesystem", help="the folder is its last argument")
+    parser.add_argument("--file-server", default="npx --no-install mcp-server-filesystem")
     parser.add_argument("--time-server", default="python -m mcp_server_time")
     parser.add_argument("words", nargs="?")
     options = parser.parse_args()
@@ -102,7 +110,7 @@ def main() -> int:
         files = open_things.enter_context(connect_stdio(*command(options.file_server, str(folder)), restart=True))
         clock = open_things.enter_context(connect_stdio(*command(options.time_server), restart=True))
         session = open_things.enter_context(Session.open(options.session))
-        tools = guarded(files, clock, folder, session.grants)
+        tools = guarded(files, clock, folder, session)
         loop = canonical(session, backends, tools, folder, terminal.ask)
         with started(loop, session, options.words) as run:  # Ctrl-C leaves the block: the run is cancelled
             show(run)

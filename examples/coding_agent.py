@@ -12,8 +12,6 @@ the extra `shell`; without it, whatever goes through a shell is asked.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
 
 from llm_agent import ConfigError, Loop, OpenAIBackend, Policy, Run, Session, terminal
 from llm_agent.events import AttemptFailed, Token, ToolAbandoned, ToolCall, TurnDiscarded
@@ -21,7 +19,7 @@ from llm_agent.policy import danger_floor, default_rules
 from llm_agent.tools import Workspace
 
 
-def guarded(workspace: Workspace, grants: Sequence[Any]) -> Policy:
+def guarded(workspace: Workspace, session: Session) -> Policy:
     """Return the tools of *workspace* behind a policy: reading is free, all else is asked.
 
     An answer may be "always here" or "always this command"; what is dangerous is denied, or
@@ -31,7 +29,7 @@ def guarded(workspace: Workspace, grants: Sequence[Any]) -> Policy:
     return Policy(
         workspace,
         [*floor, *default_rules("", workspace)],
-        grants,
+        session,  # what was answered "always", and what will be
         roots={"": workspace.root},
         local_tools=["*"],  # the policy follows links, as the tools do
         checks=floor.checks,
@@ -66,7 +64,7 @@ def main() -> int:
             print(f"[{repair}]")
         loop = Loop(
             backends=OpenAIBackend(options.model, base_url=options.base_url),
-            provider=guarded(Workspace(options.folder, run=True, run_timeout=280), session.grants),
+            provider=guarded(Workspace(options.folder, run=True, run_timeout=280), session),
             session=session,
             system_prompt="You are a coding assistant. Look before you change anything, and run the tests.",
             tool_deadline={"run": 300, "*": 30},

@@ -51,6 +51,11 @@ class CallHost(Protocol):
         """The deadline stands still inside."""
         ...
 
+    @property
+    def observation_limit(self) -> int | None:
+        """Characters of an answer that the conversation takes in full; `None` for all."""
+        ...
+
     def grants_changed(self) -> None:
         """Contract: returns after what can be written is written; never raises."""
         ...
@@ -80,6 +85,11 @@ class ToolCallContext:
     def deadline(self) -> float | None:
         """Seconds left before the engine stops waiting; `None` without a deadline. Asks do not count."""
         return self._host.seconds_left()
+
+    @property
+    def observation_limit(self) -> int | None:
+        """Characters of an answer that the conversation takes in full, the rest being left out; `None` for all."""
+        return self._host.observation_limit
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Tell how far the call is. Never raises; dropped once nobody waits for the call."""

@@ -8,6 +8,7 @@ same functions.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,7 +46,8 @@ def checked_provider(value: Any, owner: str) -> ToolProvider:
     if isinstance(value, type):
         raise ConfigError(f"{owner}: {value.__qualname__} is a class; hand over an object of it")
     if not present:
-        raise ConfigError(f"{owner}: expected a tool provider ({'() and '.join(METHODS)}()), got {kind}")
+        way_out = "; `llm_agent.tools.stacked` makes one of a list" if isinstance(value, list | tuple) else ""
+        raise ConfigError(f"{owner}: expected a tool provider ({'() and '.join(METHODS)}()), got {kind}{way_out}")
     if len(present) == 1:
         missing = next(method for method in METHODS if method not in present)
         raise ConfigError(f"{owner}: a provider needs {missing}() too; {kind} has only {present[0]}()")
@@ -82,7 +84,7 @@ class Several:
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _grants(self) -> list[Any]:
-        return distinct(grant for member in self._members() for grant in grants_told_by(member))
+        return joined(grants_told_by(member) for member in self._members())
 
 
 def let_ctrl_c_pass(failure: BaseException) -> None:
@@ -173,7 +175,7 @@ def results_of(provider: ToolProvider, calls: Sequence[ToolRequest]) -> list[Any
     Raises:
         Whatever the provider raises.
     """
-    results: Any = provider.execute_tool_calls(list(calls))
+    results: Any = _at_once(provider.execute_tool_calls(list(calls)), "execute_tool_calls")
     # A lone answer is what a provider of one call is likely to return by mistake.
     if isinstance(results, str | bytes | Mapping | ToolAnswer):
         return [results]
@@ -190,6 +192,14 @@ def results_of(provider: ToolProvider, calls: Sequence[ToolRequest]) -> list[Any
 
 # Outside of a run, nobody cancels.
 _NEVER: Final = threading.Event()
+
+
+def _at_once(value: Any, method: str) -> Any:
+    """What a provider returned, and has not only promised."""
+    if inspect.iscoroutine(value):
+        value.close()
+        raise TypeError(f"{method}() returned a coroutine; a provider works on the thread that calls it")
+    return value
 
 
 def paired(ids: Sequence[str], results: Sequence[Any]) -> list[ToolAnswer | None]:
@@ -296,7 +306,7 @@ def declarations_of(provider: ToolProvider) -> list[ToolDeclaration]:
     Raises:
         Whatever the provider raises: a shorter catalogue would be a lie.
     """
-    return list(provider.tools_for_llm() or ())
+    return list(_at_once(provider.tools_for_llm(), "tools_for_llm") or ())
 
 
 def declared_name(declaration: Any) -> str | None:
@@ -319,6 +329,12 @@ def declared_parameters(declaration: Any) -> Mapping[str, Any] | None:
     if not isinstance(parameters.get("properties", {}), Mapping) or not _COMPOSING.isdisjoint(parameters):
         return None
     return parameters
+
+
+def declared_keys(declaration: Any) -> frozenset[str] | None:
+    """The names of the arguments that a declaration has; `None` where it does not say by itself which there are."""
+    parameters = declared_parameters(declaration)
+    return None if parameters is None else frozenset(map(str, parameters.get("properties") or ())) or None
 
 
 _COMPOSING: Final = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
@@ -352,6 +368,15 @@ def grants_told_by(provider: ToolProvider) -> list[Any]:
         return []
 
 
-def distinct(grants: Iterable[Any]) -> list[Any]:
-    """Return *grants*, each once: several policies of one transcript are seeded with the same ones."""
-    return list({data_digest(grant): grant for grant in grants}.values())
+def joined(books: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return the grants of several *books* in order, without those that an earlier book has told.
+
+    Policies of one transcript are all seeded with its grants: told twice, they would double from run to run.
+    """
+    told: list[Any] = []
+    known: set[str] = set()
+    for book in books:
+        digests = [data_digest(grant) for grant in book]
+        told += [grant for grant, digest in zip(book, digests, strict=True) if digest not in known]
+        known.update(digests)
+    return told

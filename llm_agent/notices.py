@@ -167,6 +167,9 @@ DENIED_REENTERED: Final = (
     "which cannot ask a second question before its own is answered."
 )
 DENIED_POLICY_FAILED: Final = "This call was not run: whether {tool!r} is permitted could not be decided: {failure}"
-DENIED_UNSURE: Final = " What it is about could not be checked."
+DENIED_UNSURE: Final = (
+    " Whether the rule means this call could not be told for certain: one program with plain arguments, "
+    "or a plain path, could be judged."
+)
 DENIED_PATHS: Final = " Paths: {paths}."
 DENIED_WHY: Final = " The user says: {why}"

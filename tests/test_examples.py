@@ -397,14 +397,14 @@ def test_readme_answers_a_question_from_outside() -> None:
 
 
 def test_readme_policy_asks_reads_and_denies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The block about permission: reading and notes are free, a push is denied, all else is asked."""
+    """The block about permission: reading and notes are free, what git keeps is denied, all else is asked."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "project").mkdir()
     calls = [
         call("list"),
         call("write", path="notes/a", content="1"),
         call("write", path="b", content="1"),
-        call("run", command="git", args=["push"]),
+        call("write", path=".git/config", content="1"),
     ]
     names: dict[str, Any] = {"backend": ScriptedBackend([calls, "Done."])}
     asked = []

@@ -136,16 +136,6 @@ def checked_backends(backends: Any) -> tuple[Backend, ...]:
     return chain
 
 
-def checked_provider(provider: Any) -> ToolProvider:
-    for method in ("tools_for_llm", "execute_tool_calls"):
-        if isinstance(provider, type) or not callable(getattr(provider, method, None)):
-            raise ConfigError(
-                f"Loop: a tool provider needs tools_for_llm() and execute_tool_calls(calls); {_kind(provider)} "
-                f"has no {method}"
-            )
-    return cast("ToolProvider", provider)
-
-
 def checked_session(session: Any, *, has_provider: bool, compactor: Compactor | None) -> Transcript | None:
     if session is None:
         return None

@@ -178,6 +178,10 @@ class LiveCall:
         finally:
             self._close_ask()
 
+    @property
+    def observation_limit(self) -> int | None:
+        return self._state.config.observation_limit
+
     def grants_changed(self) -> None:
         # Also when nobody waits for the call any more: an "always" is for the session, not for the call.
         self._state.write_grants()

@@ -10,7 +10,8 @@ from typing import Any
 
 from llm_agent.budget import RequestBudget
 from llm_agent.errors import ConfigError
-from llm_agent.loop.config import checked_counter, checked_provider
+from llm_agent.layers import checked_provider
+from llm_agent.loop.config import checked_counter
 from llm_agent.messages import Message
 from llm_agent.ports import ArtifactStore, Compactor, TokenCounter, ToolProvider, Transcript
 from llm_agent.prompt import assemble
@@ -27,12 +28,12 @@ def wired_provider(tools: Any, provider: Any) -> ToolProvider | None:
     if tools is not None and provider is not None:
         raise ConfigError("Loop: give tools or provider, not both; a provider may stand in the list of tools")
     if provider is not None:
-        return checked_provider(provider)
+        return checked_provider(provider, "Loop: provider")
     if tools is None:
         return None
     if isinstance(tools, Sequence) and not isinstance(tools, str):
         return combine(tools) if tools else None
-    return checked_provider(tools) if hasattr(tools, "execute_tool_calls") else combine([tools])
+    return checked_provider(tools, "Loop: tools") if hasattr(tools, "execute_tool_calls") else combine([tools])
 
 
 def default_counter(compactor: Compactor | None) -> TokenCounter:

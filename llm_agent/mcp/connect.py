@@ -67,7 +67,8 @@ def connect_stdio(
             the server has died meanwhile is the answer to the call once the prompt is over.
         elicitation: False does not even offer the server to ask.
         log_level: the least important log lines that are wanted, as Log events; `None` for none.
-        protocol: `handshake` for an old server that cannot bear being asked for a newer version.
+        protocol: `handshake` for a server that cannot bear being asked for a newer version, or that
+            asks its questions by itself (`ctx.elicit` of the SDK), which the newer ones have no way for.
 
     Raises:
         ConfigError: an argument that cannot work, or the extra `mcp` is not installed.

@@ -34,6 +34,11 @@ ALWAYS: Final = names("""
     irb pry rake bpython slsh octave gnuplot erl elixir iex scala groovy jshell jrunscript jjs ghc ghci runghc ocaml
     guile racket sbcl clisp ecl raku dc r sqlite3 psql mysql mariadb nmap logrotate
     """)
+# Their first argument says what is done, and the others to what.
+WITH_SUBCOMMANDS: Final = names(
+    "apt apt-get brew bundle cargo conda docker dotnet flutter gh git go gradle helm hg kubectl mvn npm nox pip pip3 "
+    "pnpm podman poetry rake rustup svn systemctl terraform tox uv yarn"
+)
 # Naming one of these in a rule is naming everything it can run.
 INTERPRETERS: Final = re.compile(
     r"(?:python|pypy|perl|ruby|node|nodejs|php|lua|luajit|deno|bun|Rscript|julia|ipython)[0-9.]*", re.IGNORECASE

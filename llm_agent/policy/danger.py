@@ -79,8 +79,11 @@ def default_rules(
         names: the file tools that only look.
 
     Raises:
+        ConfigError: *prefix* is no text.
         Whatever *tools* raises when it lists.
     """
+    if not isinstance(prefix, str):
+        raise ConfigError(f"default_rules: prefix is what tool names begin with, got {type(prefix).__name__}")
     allowed = dict.fromkeys([*(prefix + name for name in names), "user_ask", *_looking(tools)])
     return tuple(Rule(tool=name, decision="allow") for name in allowed)
 
@@ -143,7 +146,7 @@ def _asked(config: Place | None) -> list[_Danger]:
         _named("gains-privilege", "runs with the rights of another user", "gains_privilege"),
         _named("stops-machine", "stops or restarts the machine", "stops_machine"),
         _named("reads-script", "runs what it reads from its input", "reads_script_from_input"),
-        _named("names-guarded", "names a start-up file, or what git keeps", "names_guarded"),
+        _named("names-guarded", "names a start-up file, a key, or what git keeps", "names_guarded"),
     ]
 
     def unseen(facts: Facts) -> Answer:

@@ -8,6 +8,7 @@ and providers do not live here.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from llm_agent.errors import ConfigError
-from llm_agent.layers import let_ctrl_c_pass
+from llm_agent.layers import first_line_of, let_ctrl_c_pass
 from llm_agent.patterns import matches, matches_any
 from llm_agent.policy.hosts import URL_PARAM, host_matches, host_of
 from llm_agent.policy.paths import (
@@ -34,16 +35,13 @@ from llm_agent.policy.rules import DANGER, STRONGEST_FIRST, Decision, Rule
 if TYPE_CHECKING:
     from llm_agent.policy.commands import Command
 
+_log: Final = logging.getLogger("llm_agent.policy")
+
 Reason = Literal["rule", "no-match", "unevaluable-path"]
 Answer = bool | None
 """Of one narrower about one thing; `None` is unknown."""
 COMMAND_PARAMS: Final = ("command", "args")
 """The arguments that hold a program and its arguments, where nothing else was said for a tool."""
-# Programs whose first argument says what is done, and the others to what.
-_WITH_SUBCOMMANDS: Final = frozenset(
-    "apt apt-get brew bundle cargo conda docker dotnet flutter gh git go gradle helm hg kubectl mvn npm nox pip pip3 "
-    "pnpm podman poetry rake rustup svn systemctl terraform tox uv yarn".split()
-)
 _SUBCOMMAND: Final = re.compile(r"[a-z][a-z0-9_-]*")
 _HARMLESS_TARGETS: Final = frozenset({"/dev/null"})
 
@@ -68,6 +66,8 @@ class Facts:
     arguments: Mapping[str, Any] | None
     """`None`: they are no JSON object, so that everything about them is unknown."""
     around: Surroundings = attrs.field(repr=False)
+    declared: frozenset[str] | None = attrs.field(default=None, repr=False)
+    """The arguments that the tool takes; `None`: it does not say."""
 
     _made: dict[str, Any] = attrs.field(factory=dict, init=False, repr=False)
 
@@ -84,12 +84,26 @@ class Facts:
     def is_local(self) -> bool:
         return matches_any(self.around.local_tools, self.tool)
 
+    def takes_one_of(self, params: Iterable[str]) -> bool:
+        """Whether one of these arguments of the call is one that the tool takes, as far as it says what it takes."""
+        given = [name for name in params if name in (self.arguments or {})]
+        return self.declared is None or not self.declared.isdisjoint(given)
+
+    @property
+    def path_params(self) -> tuple[str, ...]:
+        """The names of the arguments that are paths."""
+        params = most_specific(self.around.path_params, self.tool)
+        return LOCATION_PARAMS if params is None else params
+
+    @property
+    def command_params(self) -> tuple[str, ...]:
+        """The names of the arguments with a program and with its arguments."""
+        return most_specific(self.around.command_params, self.tool) or COMMAND_PARAMS
+
     @property
     def locations(self) -> tuple[Location, ...]:
         """The places that the call names, the unreadable ones included."""
-        params = most_specific(self.around.path_params, self.tool)
-        named = LOCATION_PARAMS if params is None else params
-        make = lambda: locations_of(self.arguments or {}, named, self.root)  # noqa: E731
+        make = lambda: locations_of(self.arguments or {}, self.path_params, self.root)  # noqa: E731
         found: tuple[Location, ...] = self._once("locations", make)
         return found
 
@@ -113,8 +127,7 @@ class Facts:
     def _commands(self) -> tuple[Command, ...]:
         from llm_agent.policy.commands import commands_of  # only loaded for a policy that looks at commands
 
-        params = most_specific(self.around.command_params, self.tool) or COMMAND_PARAMS
-        return commands_of(self.arguments or {}, *params)
+        return commands_of(self.arguments or {}, *self.command_params)
 
 
 Check = Callable[[Facts], Answer]
@@ -189,15 +202,23 @@ def _judged(rule: Rule, facts: Facts) -> _Judged:
 
 def _narrowers(rule: Rule, facts: Facts) -> Iterator[Sequence[Answer]]:
     """Yield what each narrower of *rule* answers, one answer per thing it looks at, at least one."""
-    # Nothing to look at is one unknown.
     if rule.under is not None:
-        yield [_under(rule.folder, each.place, facts) for each in facts.locations] or [None]
+        yield _open([_under(rule.folder, each.place, facts) for each in facts.locations], facts, facts.path_params)
     if rule.host is not None:
-        yield [host_matches(rule.host, host) for host in facts.hosts] or [None]
+        yield _open([host_matches(rule.host, host) for host in facts.hosts], facts, (URL_PARAM,))
     if rule.command is not None:
-        yield _command(rule, facts) or [None]
+        yield _open(_command(rule, facts), facts, facts.command_params[:1])
     if rule.check is not None:
         yield [_checked(rule.check, facts)]
+
+
+def _open(answers: Sequence[Answer], facts: Facts, params: Iterable[str]) -> Sequence[Answer]:
+    """*answers*, with one unknown where there is nothing to look at, or only what the tool does not take.
+
+    A server drops an argument that it does not know: a `path` under `notes` in front of the
+    `source` and `destination` that it reads says nothing about those.
+    """
+    return answers if answers and facts.takes_one_of(params) else [*answers, None]
 
 
 def _under(folder: Place | None, place: Place | None, facts: Facts) -> Answer:
@@ -229,8 +250,12 @@ def _checked(name: str, facts: Facts) -> Answer:
         answer = check(facts)
     except BaseException as failure:  # a shield: a predicate that fails has judged nothing
         let_ctrl_c_pass(failure)
+        _log.warning("the check %r raised, which counts as unknown: %s", name, first_line_of(failure))
         return None
-    return answer if isinstance(answer, bool) else None
+    if answer is None or isinstance(answer, bool):
+        return answer
+    _log.warning("the check %r answered %s, which counts as unknown: True, False or None was expected", name, answer)
+    return None
 
 
 # -- what would cover calls like this one ---------------------------------------------------------
@@ -240,8 +265,8 @@ def suggestion_for(facts: Facts, *, is_whole: bool = False) -> Rule | None:
     """Return the rule that an "always" would remember by itself, as an allow that covers this call.
 
     A command with its subcommand, any other with all of its arguments; the common folder of the
-    places, the one site; the tool alone where the call names none of these. `None` where it names one that cannot be read: then
-    only the whole tool would be left, which nobody has been shown.
+    places, the one site; the tool alone where the call names none of these. `None` where it names
+    one that cannot be read: then only the whole tool would be left, which nobody has been shown.
 
     Args:
         is_whole: one with a subcommand, too, is named with all of its arguments.
@@ -278,13 +303,15 @@ def _suggested_command(commands: Sequence[Command], is_whole: bool) -> dict[str,
 
     Whoever allows `git log` for good means its options, too; whoever allows `rm -r build` means no other folder.
     """
+    from llm_agent.policy.carriers import WITH_SUBCOMMANDS
+
     command = _the_command(commands)
     if command is None or "*" in (command.program or "*"):
         return {"command": None}
     tokens = command.tokens
     if "" in tokens:  # which cannot be written into a rule
         return {"command": None}
-    if not is_whole and command.program in _WITH_SUBCOMMANDS and tokens and _SUBCOMMAND.fullmatch(tokens[0]):
+    if not is_whole and command.program in WITH_SUBCOMMANDS and tokens and _SUBCOMMAND.fullmatch(tokens[0]):
         return {"command": command.program, "args": tokens[:1]}
     return {"command": command.program, "args": tokens, "exact": True}
 

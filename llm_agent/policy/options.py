@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 from llm_agent.call_context import Asker
 from llm_agent.errors import ConfigError
@@ -73,6 +73,21 @@ def checked_store(store: Any) -> Grants | None:
     if store is not None and not isinstance(store, Grants):
         raise ConfigError(f"store: expected a book of grants (Grants), got {type(store).__name__}")
     return store
+
+
+class KeepsGrants(Protocol):
+    """What a policy needs of a transcript that it is given for its grants: a `Session` has it."""
+
+    @property
+    def grants(self) -> list[Any]: ...
+
+    def append_grants(self, grants: Sequence[Any]) -> str: ...
+
+
+def checked_transcript(grants: Any) -> KeepsGrants | None:
+    """Return *grants* where it is a transcript, and not a list of them."""
+    is_transcript = callable(getattr(grants, "append_grants", None)) and hasattr(grants, "grants")
+    return cast("KeepsGrants", grants) if is_transcript else None
 
 
 def own_grants(grants: Iterable[Any], store: Grants | None) -> tuple[Grant, ...]:

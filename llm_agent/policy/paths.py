@@ -180,11 +180,21 @@ def common_folder(places: Sequence[Place]) -> Place | None:
 # -- which arguments, from which root ----------------------------------------------------------
 
 
-def locations_of(arguments: Mapping[str, Any], params: Sequence[str], root: Place | None) -> tuple[Location, ...]:
-    """Return the places that *arguments* name, in the order of *params*; absent ones are none."""
-    return tuple(
-        Location(param, _from_root(read_place(arguments[param]), root)) for param in params if param in arguments
-    )
+def locations_of(
+    arguments: Mapping[str, Any], params: Sequence[str], root: Place | None, *, with_lists: bool = False
+) -> tuple[Location, ...]:
+    """Return the places that *arguments* name, in the order of *params*; absent ones are none.
+
+    Args:
+        with_lists: a list is as many places as it has items; otherwise it cannot be read.
+    """
+    named = [(param, arguments[param]) for param in params if param in arguments]
+    each = [
+        (param, path)
+        for param, value in named
+        for path in (value if with_lists and isinstance(value, list | tuple) else [value])
+    ]
+    return tuple(Location(param, _from_root(read_place(path), root)) for param, path in each)
 
 
 def _from_root(place: Place | None, root: Place | None) -> Place | None:

@@ -21,9 +21,12 @@ from llm_agent.layers import (
     Layer,
     arguments_of,
     declarations_of,
+    declared_keys,
     declared_name,
     first_line_of,
     forwarded,
+    grants_told_by,
+    joined,
     let_ctrl_c_pass,
     requests_of,
 )
@@ -34,7 +37,7 @@ from llm_agent.policy.answers import Answer, read_answer
 from llm_agent.policy.asking import AskLock, Prompt, Question
 from llm_agent.policy.elicit import Elicitor
 from llm_agent.policy.evaluation import Check, Facts, Verdict, evaluate, names_whole, suggestion_for
-from llm_agent.policy.grants import Grant, Grants, Scope, given
+from llm_agent.policy.grants import Grant, Grants, Scope, amended, given
 from llm_agent.policy.lint import unmatched
 from llm_agent.policy.refusals import TOOL_CHARS, answered, denied, not_asked, remembered, told, undecided, unwanted
 from llm_agent.policy.rules import Rule, read_rules
@@ -50,8 +53,9 @@ class Policy(Layer):
         provider: whose calls are judged; names in rules are those that it publishes.
         rules: what is denied, asked and allowed, as `Rule`s or their plain data; what none of
             them means is asked.
-        grants: what was answered "always" before: `session.grants`. With a *store*, grants of
-            scope `project` among them are the store's business and are passed over.
+        grants: what was answered "always" before: a session, which then has every change at once;
+            or the list of them, as `session.grants`. With a *store*, grants of scope `project` among
+            them are the store's business and are passed over.
         store: a book shared with other policies; "always" goes there, unless the answer says
             `"scope": "session"`.
         roots: prefixes of tool names -> the folder that relative paths of the tool start from.
@@ -82,7 +86,7 @@ class Policy(Layer):
         self,
         provider: ToolProvider,
         rules: Iterable[Any] = (),
-        grants: Iterable[Any] = (),
+        grants: Iterable[Any] | options.KeepsGrants = (),
         roots: Mapping[str, Any] | None = None,
         on_ask: Asker | Literal["run"] | None = None,
         on_grant: Callable[[list[dict[str, Any]]], object] | None = None,
@@ -109,7 +113,9 @@ class Policy(Layer):
         )
         self._rules = self._checked_rules(rules)
         self._store = options.checked_store(store)
-        self._own = Grants(options.own_grants(grants, store), clock=clock)
+        self._transcript = options.checked_transcript(grants)
+        kept: Any = grants if self._transcript is None else self._transcript.grants
+        self._own = Grants(options.own_grants(kept, store), clock=clock)
         self._prompt = Prompt(
             on_ask=options.checked_asker(on_ask),
             timeout=options.checked_timeout(ask_timeout),
@@ -120,6 +126,8 @@ class Policy(Layer):
         self._on_warn = options.checked_callable("on_warn", on_warn)
         self._filters, self._clock = filter_tools, clock
         self._warned: set[str] = set()
+        # The arguments that each tool declares, of the last listing: replaced as a whole.
+        self._declared: Mapping[str, frozenset[str]] = {}
 
     # -- what it is made of ------------------------------------------------------------------------
 
@@ -158,14 +166,20 @@ class Policy(Layer):
         for index, rule in enumerate(checked):
             if rule.check is not None and rule.check not in self._around.checks:
                 known = ", ".join(self._around.checks) or "none"
-                raise ConfigError(f"rules[{index}].check: {rule.check!r} is not among checks, which are: {known}")
+                raise ConfigError(
+                    f"rules[{index}].check: {rule.check!r} is not among checks, which are: {known}; "
+                    "a danger floor brings its own: checks=floor.checks"
+                )
         return checked
 
     # -- grants ------------------------------------------------------------------------------------
 
     def grants(self) -> list[dict[str, Any]]:
-        """Return the grants in force, this policy's own first, as plain data. Waits for nobody."""
-        return [grant.to_dict() for grant in self._grants()]
+        """Return the grants in force, this policy's own first, then those that its provider tells.
+
+        Plain data; a transcript has them all. Waits for nobody, if the provider does not.
+        """
+        return joined([[grant.to_dict() for grant in self._grants()], grants_told_by(self._provider)])
 
     def _grants(self) -> list[Grant]:
         return [*self._own, *(() if self._store is None else self._store)]
@@ -173,13 +187,14 @@ class Policy(Layer):
     def revoke(self, grant_id: str) -> bool:
         """Take a grant back, also from the store; False where there is none of this id.
 
-        Within a run the transcript has it at once. Outside of one nothing is written: append
-        `policy.grants()` to the session, or have *on_grant* do it.
+        A policy that was made with a session has it written at once, by whichever thread. Otherwise
+        the transcript of a run has it when the next call is answered, and outside of a run nothing is
+        written: append `policy.grants()` to the session, or have *on_grant* do it.
         """
         was_own = self._own.revoke(grant_id)
         was_shared = self._store is not None and self._store.revoke(grant_id)
         if was_own or was_shared:
-            self._tell_grants()
+            self._tell_grants(revoked=grant_id)
         return was_own or was_shared
 
     def grant_decision(self, tool: str, arguments: Any = None) -> dict[str, str] | None:
@@ -201,17 +216,18 @@ class Policy(Layer):
             return None
         return None if found.decision == "ask" else found
 
-    def _tell_grants(self) -> None:
+    def _tell_grants(self, revoked: str | None = None) -> None:
         call = current_call()
         if call is not None:
             call.grants_changed()
-        if self._on_grant is None:
-            return
         try:
-            self._on_grant(self.grants())
-        except BaseException as failure:  # a shield: what a host makes of grants is no call's concern
+            if call is None and self._transcript is not None:
+                self._transcript.append_grants(amended(self._transcript.grants, self._grants(), revoked))
+            if self._on_grant is not None:
+                self._on_grant(self.grants())
+        except BaseException as failure:  # a shield: what becomes of grants elsewhere is no call's concern
             let_ctrl_c_pass(failure)
-            _log.error("on_grant failed: %s", first_line_of(failure))
+            _log.error("grants could not be told: %s", first_line_of(failure))
 
     # -- the provider ------------------------------------------------------------------------------
 
@@ -222,6 +238,7 @@ class Policy(Layer):
             Whatever the provider raises.
         """
         declared = declarations_of(self._provider)
+        self._declared = {declared_name(each) or "": keys for each in declared if (keys := declared_keys(each))}
         for sentence in self._unmatched(declared):
             self._warn(sentence)
         hidden = [rule.tool for rule in self._rules if rule.decision == "deny" and rule.is_bare]
@@ -252,7 +269,7 @@ class Policy(Layer):
         return evaluate(self._rules, self._facts(requests_of([call])[0]))
 
     def _facts(self, call: ToolRequest) -> Facts:
-        return Facts(call.name, arguments_of(call), self._around)
+        return Facts(call.name, arguments_of(call), self._around, self._declared.get(call.name))
 
     def _refusal(self, call: ToolRequest, rules: tuple[Rule, ...]) -> ToolAnswer | None:
         """Return why *call* is not run, or `None` where it may be."""

@@ -11,12 +11,15 @@ What the commands mean (wrappers, shells in shells) does not live here.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import attrs
+
+_log: Final = logging.getLogger("llm_agent.policy")
 
 # A word as the shell would pass it on; `None`: unreadable, and it may become any number of words.
 Word: TypeAlias = str | None
@@ -80,7 +83,10 @@ def simple_commands(text: str) -> tuple[Simple, ...] | None:
         return None
     try:
         return _read(text)
-    except (ImportError, Unclear):
+    except Unclear:
+        return None
+    except ImportError:
+        _tell_of_missing_parser()
         return None
 
 
@@ -90,6 +96,11 @@ def _read(text: str) -> tuple[Simple, ...]:
 
     parser = tree_sitter.Parser(_grammar())  # one each: a parser is not for two threads
     return tuple(_Script(text).read(parser.parse(_BEYOND.sub("x", text).encode()).root_node))
+
+
+@functools.cache  # once is enough
+def _tell_of_missing_parser() -> None:
+    _log.warning("shell lines are not understood, so none is allowed: install the extra `shell` of llm_agent")
 
 
 @functools.cache

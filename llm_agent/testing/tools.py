@@ -187,6 +187,10 @@ class RecordedCall:
     def pausing(self, call_id: str) -> AbstractContextManager[None]:
         return nullcontext()
 
+    @property
+    def observation_limit(self) -> None:
+        return None
+
     def grants_changed(self) -> None:
         self.grants_told += 1
 

@@ -16,6 +16,7 @@ from llm_agent.errors import ConfigError
 from llm_agent.layers import (
     Layer,
     checked_provider,
+    declarations_of,
     declared_names,
     declared_parameters,
     forwarded,
@@ -282,3 +283,30 @@ def test_an_answer_under_another_id_is_a_copy() -> None:
 
     assert answer == attrs.evolve(shared, tool_call_id="a")
     assert shared.tool_call_id == "shared"
+
+
+class Promising:
+    """A provider of another world: both methods are coroutines."""
+
+    async def tools_for_llm(self) -> list[dict[str, Any]]:
+        return []
+
+    async def execute_tool_calls(self, calls: Any) -> list[str]:
+        return ["done"]
+
+
+def test_a_provider_of_coroutines_is_told_what_is_wrong_with_it() -> None:
+    """In the answer and in the listing; nothing is left un-awaited, which would be a warning."""
+    provider: Any = Promising()
+
+    [answer] = forwarded(provider, [ToolRequest("c", "t", {})], "Layer")
+
+    assert "execute_tool_calls() returned a coroutine" in answer.content
+    with pytest.raises(TypeError, match="tools_for_llm\\(\\) returned a coroutine"):
+        declarations_of(provider)
+
+
+def test_a_list_is_no_provider_and_the_error_says_what_makes_one() -> None:
+    """It is what a loop takes as `tools`, so people try."""
+    with pytest.raises(ConfigError, match="got list; `llm_agent.tools.stacked`"):
+        checked_provider([len], "Policy")

@@ -354,15 +354,28 @@ def test_prefixes_added_at_once_by_many_threads_are_all_there() -> None:
 # -- the optional parts --------------------------------------------------------------------
 
 
+class ScriptedGrants(Declaring):
+    """Tells the grants it was made with."""
+
+    def __init__(self, grants: list[Any]) -> None:
+        super().__init__()
+        self._grants = grants
+
+    def grants(self) -> list[Any]:
+        return self._grants
+
+
 def test_grants_are_told_while_a_provider_has_some() -> None:
-    """Of several, in the order of registration."""
+    """Of several, in the order of registration; what one has told, no other tells again."""
     registry: Any = Registry({"fs": Declaring()})
     assert not hasattr(registry, "grants")
 
-    registry.add(Granting(), "git").add(Granting(), "web")
-    assert len(registry.grants()) == 2
+    other = ScriptedGrants([{"tool": "y"}])
+    registry.add(Granting(), "git").add(other, "web").add(Granting(), "log")
+    assert registry.grants() == [{"tool": "x", "decision": "allow"}, {"tool": "y"}]
 
     registry.remove("git")
+    registry.remove("log")
     registry.remove("web")
     assert not hasattr(registry, "grants")
 

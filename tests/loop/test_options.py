@@ -43,7 +43,7 @@ BACKEND = ScriptedBackend([])
         ({"backends": [BACKEND, object()]}, r"backends\[1\]"),
         ({"backends": ScriptedBackend}, r"backends\[0\]"),
         ({"provider": object()}, "execute_tool_calls|tools_for_llm"),
-        ({"provider": ScriptedProvider}, "tools_for_llm"),
+        ({"provider": ScriptedProvider}, "Loop: provider: ScriptedProvider is a class; hand over an object of it"),
         ({"provider": ScriptedProvider({}), "tools": []}, "not both"),
         ({"session": NoSession()}, "append_message"),
         ({"counter": object()}, "counter"),

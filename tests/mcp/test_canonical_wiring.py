@@ -64,7 +64,7 @@ def played(servers: tuple[McpServer, McpServer, Path], script: list[Any], human:
     with FakeServer(lambda _: error(429)) as full, FakeServer(script, strict=True) as free:
         backends = [OpenAIBackend("primary", base_url=full.url), OpenAIBackend("fallback", base_url=free.url)]
         with Session.open(folder.parent / "run.jsonl") as session, no_backoff():
-            tools = EXAMPLE["guarded"](files, other, folder, session.grants)
+            tools = EXAMPLE["guarded"](files, other, folder, session)
             loop = EXAMPLE["canonical"](session, backends, tools, folder, human)
             run = finished(EXAMPLE["started"](loop, session, words), 20.0)
         return run, [request.body for request in free.requests]

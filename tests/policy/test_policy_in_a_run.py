@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from judging import Human, tools
+from judging import Human, one, request, tools
 
 from llm_agent import Loop, Session, notices
 from llm_agent.call_context import current_call
-from llm_agent.events import AskAnswered, AskPending, ToolResult
+from llm_agent.events import AskAnswered, AskPending, Log, ToolResult
 from llm_agent.policy import Policy
 from llm_agent.testing import Gate, ScriptedBackend, ScriptedProvider, call, finished
 
@@ -265,3 +265,64 @@ def test_a_group_of_concurrent_calls_is_asked_about_one_by_one() -> None:
     asks = done.of(AskPending)
     assert [ask.call_id for ask in asks] == [result.id for result in done.of(ToolResult)]
     assert [result.is_error for result in done.of(ToolResult)] == [False, True]
+
+
+# -- a policy that is given the session ----------------------------------------------------------
+
+
+def test_a_revoked_grant_does_not_come_back_with_the_next_run(tmp_path: Path) -> None:
+    """Taken back while nothing runs, it is taken back on disk; the other grants stay."""
+    path = tmp_path / "run.jsonl"
+    with Session.create(path) as session:
+        policy = Policy(tools(), grants=session, on_ask=Human("always-allow"))
+        one(policy, request(path="/srv/x"))
+        one(policy, request(path="/etc/x"))
+        first, second = policy.grants()
+        assert policy.revoke(first["id"])
+
+    assert Session.read(path).grants == [second]
+    with Session.load(path) as session:
+        again = Policy(tools(), grants=session)
+        assert one(again, request(path="/srv/x")).is_error
+        assert not one(again, request(path="/etc/x")).is_error
+
+
+def test_a_revoke_during_a_run_is_written_at_once(tmp_path: Path) -> None:
+    """Also when no call is out, by a thread that has nothing to do with the run."""
+    gate = Gate()
+    with Session.create(tmp_path / "run.jsonl") as session:
+        session.append_grants([{"tool": "fs_read", "decision": "allow"}])
+        policy = Policy(tools(), grants=session)
+        run = Loop(ScriptedBackend([[gate, "done"]]), provider=policy, session=session).run("go")
+        assert policy.revoke(policy.grants()[0]["id"])
+        written = session.grants
+        gate.open()
+        assert run.result(5).ok
+
+    assert written == []
+
+
+def test_a_session_whose_grants_nobody_was_given_is_a_warning(tmp_path: Path) -> None:
+    """They bind nobody, and the first new "always" would stand alone; what expires is not missed."""
+    with Session.create(tmp_path / "run.jsonl") as session:
+        session.append_grants([{"tool": "fs_read", "decision": "allow"}])
+        run = finished(Loop(ScriptedBackend(["done"]), provider=Policy(tools()), session=session).run("go"))
+        told = [log.data for log in run.of(Log)]
+        session.append_grants([])
+        quiet = finished(Loop(ScriptedBackend(["done"]), provider=Policy(tools()), session=session).run("go"))
+
+    assert told == ["the transcript has standing permissions, and the tools know none: give the policy the session"]
+    assert quiet.of(Log) == []
+
+
+def test_a_transcript_that_takes_no_grants_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """A closed session: the grant holds in this process, and the log says what is wrong."""
+    session = Session.in_memory()
+    policy = Policy(tools(), grants=session, on_ask=Human("always-allow"))
+    session.close()
+
+    answer = one(policy, request(path="/srv/x"))
+
+    assert not answer.is_error
+    assert len(policy.grants()) == 1
+    assert "grants could not be told" in caplog.text

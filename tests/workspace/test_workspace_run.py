@@ -250,7 +250,19 @@ def test_a_timeout_out_of_bounds_is_refused(workspace: Workspace, timeout: float
     assert "at most 120" in str(answer.content)
 
 
-@pytest.mark.parametrize("options", [{"run_timeout": 0}, {"run_timeout": "1"}, {"run_timeout": True}, {"artifacts": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"run_timeout": 0},
+        {"run_timeout": "1"},
+        {"run_timeout": True},
+        {"artifacts": 1},
+        {"run": "yes"},
+        {"write": None},
+        {"env": ["PATH"]},
+        {"env": {"PATH": 1}},
+    ],
+)
 def test_options_that_cannot_work_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
     """The caller's fault, before anything starts."""
     with pytest.raises(ConfigError, match="Workspace: "):

@@ -23,11 +23,10 @@ from llm_agent.messages import ToolAnswer
 from llm_agent.ports import ArtifactStore
 from llm_agent.tools.process import CommandResult, run_command
 from llm_agent.tools.workspace.confinement import Root
+from llm_agent.tools.workspace.room import room
 
 # Bytes of output that are held in memory, and so the most an artifact has: the beginning and the end.
 _KEPT_BYTES: Final = 4 << 20
-# Characters that are shown: below the size (16,384) from which on the loop would make an excerpt.
-_SHOWN_CHARS: Final = 15_000
 _COMMAND_CHARS: Final = 200
 # Seconds before the engine's own deadline at which a command is killed, so that there is an answer.
 _BEFORE_DEADLINE: Final = 0.5
@@ -76,7 +75,7 @@ class Commands:
 
     def _shown(self, output: str) -> str:
         """The output, or its two ends with the whole of it in an artifact."""
-        cut = excerpt(output, _SHOWN_CHARS)
+        cut = excerpt(output, room())
         if cut is None:
             return output
         start = len(cut.head)

@@ -19,10 +19,10 @@ import attrs
 from llm_agent.call_context import current_call
 from llm_agent.codec import clean_text
 from llm_agent.tools.workspace.confinement import DEEPEST, Root, kind_of
+from llm_agent.tools.workspace.room import room
 
-# What is shown of a long list, in entries and in characters.
+# Entries that are shown of a long list.
 _MOST_LISTED: Final = 1_000
-LISTED_CHARS: Final = 15_500
 # Files after which a walk stops: a tree that large is searched by folders.
 _MOST_WALKED: Final = 200_000
 _MOST_ALTERNATIVES: Final = 64
@@ -81,9 +81,10 @@ def bounded(lines: Iterable[str], note: str, most: int) -> str:
     """Join lines up to a size that a model is shown the whole of; the *note* follows how many are left out."""
     kept: list[str] = []
     chars = left_out = 0
+    most_chars = room()
     for line in lines:
         chars += len(line) + 1
-        if left_out or len(kept) >= most or chars > LISTED_CHARS:
+        if left_out or len(kept) >= most or chars > most_chars:
             left_out += 1
         else:
             kept.append(line)

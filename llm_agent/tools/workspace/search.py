@@ -22,7 +22,8 @@ from llm_agent.call_context import current_call
 from llm_agent.tools.process import CommandResult, run_command
 from llm_agent.tools.workspace.confinement import Root
 from llm_agent.tools.workspace.encodings import SNIFFED, encoding_of
-from llm_agent.tools.workspace.listing import LISTED_CHARS, GlobPattern, Walk, bounded, shown_name
+from llm_agent.tools.workspace.listing import GlobPattern, Walk, bounded, shown_name
+from llm_agent.tools.workspace.room import room
 from llm_agent.tools.workspace.text_files import Line, line_shown, lines_of
 
 # How long a search may take, in seconds; less when the call has less left.
@@ -199,9 +200,9 @@ def _hits(done: CommandResult, walk: Walk, fitting: GlobPattern | None) -> Hits:
 
 
 def _shown(root: Root, hits: Hits, context: int) -> Iterator[str]:
-    chars = 0
+    chars, most_chars = 0, room()
     for name, numbers in hits.by_file.items():
-        if chars > LISTED_CHARS:  # `bounded` would not show it, so it need not be read
+        if chars > most_chars:  # `bounded` would not show it, so it need not be read
             hits.notes.append("[lines of further files are not shown]")
             return
         for line in _of_file(root, name, numbers, context):

@@ -29,10 +29,8 @@ from llm_agent.tools.workspace.encodings import (
     encoding_of,
     line_end_of,
 )
+from llm_agent.tools.workspace.room import room
 
-# Characters of a page: with its last line below the size (16,384) from which on the loop would
-# make an excerpt of it.
-_PAGE_CHARS: Final = 15_500
 # Characters of one line that are shown: what is longer was not written by hand.
 LINE_CHARS: Final = 2_000
 # Up to this size, in bytes, a file's lines are counted to the end, so that a page can tell of how many.
@@ -141,6 +139,7 @@ class _Page:
     total: int | None = None
     """Lines of the file, where they were counted."""
     is_last: bool = True
+    _room: int = attrs.field(factory=room)
     _chars: int = 0
 
     def filled(self, lines: Iterator[Line], size: int) -> _Page:
@@ -158,7 +157,7 @@ class _Page:
 
     def _takes(self, line: Line) -> bool:
         self._chars += min(line.chars, LINE_CHARS) + 12  # with its number and a note that it was cut
-        if self.lines and (self._chars > _PAGE_CHARS or len(self.lines) >= self.limit):
+        if self.lines and (self._chars > self._room or len(self.lines) >= self.limit):
             return False
         self.lines.append(line)
         return True

@@ -60,6 +60,11 @@ class Workspace:
         run_timeout: float = 120.0,
         artifacts: ArtifactStore | None = None,
     ) -> None:
+        for option, value in {"write": write, "run": run}.items():
+            if not isinstance(value, bool):
+                raise ConfigError(f"Workspace: {option} must be True or False, got {value!r}")
+        if env is not None and not (isinstance(env, Mapping) and all(map(_is_text, (*env, *env.values())))):
+            raise ConfigError("Workspace: env must be a mapping of texts, the whole environment of commands")
         if isinstance(run_timeout, bool) or not isinstance(run_timeout, int | float) or not run_timeout > 0:
             raise ConfigError(f"Workspace: run_timeout must be a number of seconds above 0, got {run_timeout!r}")
         if artifacts is not None and not callable(getattr(artifacts, "write", None)):
@@ -127,7 +132,7 @@ class Workspace:
 
     @tool(idempotency="read-only")
     def glob(self, pattern: str, path: str = ".") -> str:
-        """Find files by their names, in all folders below. Files that git ignores are left out.
+        """Find files by their names, in all folders below. Files that a .gitignore names may be left out.
 
         Args:
             pattern: such as `*.py`, `**/test_*.py` or `src/*.{c,h}`; without a slash it fits names in any folder
@@ -137,7 +142,7 @@ class Workspace:
 
     @tool(idempotency="read-only")
     def grep(self, pattern: str, path: str = ".", glob: str = "", context: int = 0, ignore_case: bool = False) -> str:
-        """Find lines that match a regular expression. Binary files and those that git ignores are left out.
+        """Find lines that match a regular expression. Binary files are left out; files in a .gitignore may be, too.
 
         Args:
             pattern: a regular expression such as `def \\w+`, matched within one line; `\\.` for a dot itself
@@ -185,3 +190,7 @@ class Workspace:
             timeout: seconds after which it is killed
         """
         return self._commands.run(command, args or [], timeout)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
