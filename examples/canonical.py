@@ -42,7 +42,6 @@ def guarded(files: McpServer, clock: McpServer, folder: Path, session: Session) 
         rules,
         session,  # what was answered "always", and what will be
         roots={"fs_": folder},
-        path_params={"fs_move_file": ["source", "destination"], "fs_read_multiple_files": ["paths"]},
         local_tools=["fs_*"],
         checks=floor.checks,
     )

@@ -56,8 +56,8 @@ class CallHost(Protocol):
         """Characters of an answer that the conversation takes in full; `None` for all."""
         ...
 
-    def grants_changed(self) -> None:
-        """Contract: returns after what can be written is written; never raises."""
+    def grants_changed(self) -> bool:
+        """Contract: returns after what can be written is written; never raises. False: there is no transcript."""
         ...
 
 
@@ -136,9 +136,13 @@ class ToolCallContext:
         """Let the deadline stand still inside: for a wait that is a human's, beside the ask itself."""
         return self._host.pausing(self.id)
 
-    def grants_changed(self) -> None:
-        """Have the provider's grants written to the transcript now, if they have changed. Never raises."""
-        self._host.grants_changed()
+    def grants_changed(self) -> bool:
+        """Have the provider's grants written to the transcript now, if they have changed. Never raises.
+
+        Returns:
+            Whether the run has a transcript.
+        """
+        return self._host.grants_changed()
 
     @contextmanager
     def for_call(self, request: ToolRequest) -> Iterator[ToolCallContext]:
@@ -157,6 +161,28 @@ _CURRENT: ContextVar[ToolCallContext | None] = ContextVar("llm_agent_current_cal
 def current_call() -> ToolCallContext | None:
     """Return the context of the tool call this thread executes, or `None` outside of one."""
     return _CURRENT.get()
+
+
+# Who answers what tool servers ask, where somebody in front of the tools has claimed it.
+_CLAIMED_BY: ContextVar[Asker | None] = ContextVar("llm_agent_claimed_by", default=None)
+
+
+def claimed_by() -> Asker | None:
+    """Return who has claimed the questions of tool servers while the calls of this context run; `None`: nobody."""
+    return _CLAIMED_BY.get()
+
+
+@contextmanager
+def claiming(asker: Asker) -> Iterator[None]:
+    """Have *asker* answer what tool servers ask meanwhile, if nobody further out does."""
+    if _CLAIMED_BY.get() is not None:
+        yield
+        return
+    token = _CLAIMED_BY.set(asker)
+    try:
+        yield
+    finally:
+        _CLAIMED_BY.reset(token)
 
 
 def leave_call() -> None:

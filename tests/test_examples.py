@@ -173,7 +173,7 @@ def test_coding_agent_leaves_alone_what_was_refused(serve: Serve, tmp_path: Path
 
 
 def test_coding_agent_asks_no_second_time_what_was_allowed_for_good(serve: Serve, tmp_path: Path) -> None:
-    """"Always" holds for the folder that was shown, in the next run too, and nowhere else."""
+    """ "Always" holds for the folder that was shown, in the next run too, and nowhere else."""
     transcript = str(tmp_path / "run.jsonl")
     server = serve([call("write", path="notes/a", content="1"), "Written."], strict=True)
     coding_agent(server, tmp_path, "--session", transcript, "Write.", answers=["h\n"])

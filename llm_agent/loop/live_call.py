@@ -182,9 +182,10 @@ class LiveCall:
     def observation_limit(self) -> int | None:
         return self._state.config.observation_limit
 
-    def grants_changed(self) -> None:
+    def grants_changed(self) -> bool:
         # Also when nobody waits for the call any more: an "always" is for the session, not for the call.
         self._state.write_grants()
+        return self._state.config.session is not None
 
     def _open_ask(self, call_id: str) -> None:
         now = monotonic()

@@ -62,8 +62,9 @@ def connect_stdio(
             (`mode`, `message`, `requestedSchema` or `url`). The call's deadline stands still
             meanwhile; `policy.elicit_hook` asks in turn with the policy's own questions, and
             `loop.wrap_ask` tells the run. It returns `{"action", "content"?}`, a
-            bare action (`accept`, `decline`, `cancel`) or a bool. Without one the loop's `on_ask` is
-            asked, and with neither the question is declined. A prompt cannot be taken back: that
+            bare action (`accept`, `decline`, `cancel`) or a bool. Without one the policy in front is
+            asked if it has `claim_elicits=True`, or else the loop's `on_ask`; without any of them
+            the question is declined. A prompt cannot be taken back: that
             the server has died meanwhile is the answer to the call once the prompt is over.
         elicitation: False does not even offer the server to ask.
         log_level: the least important log lines that are wanted, as Log events; `None` for none.

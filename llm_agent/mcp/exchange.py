@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import attrs
 
 from llm_agent import notices
-from llm_agent.call_context import Asker, ToolCallContext, current_call
+from llm_agent.call_context import Asker, ToolCallContext, claimed_by, current_call
 from llm_agent.cancel import when_set
 from llm_agent.mcp.content import structured_of, text_of_result
 from llm_agent.mcp.question import answer_of
@@ -242,11 +242,12 @@ class Exchange:
                 call = current_call()
                 named = {"kind": "server-elicit", "tool": self._calls[about].name, "server": self._name}
                 asked = {**named, "request": dict(request)}
-                if self._asker is None:
+                asker = self._asker or claimed_by()
+                if asker is None:
                     return DECLINED if call is None else answer_of(call.ask(asked))
                 # Not through the ask of the call: a policy's hook makes one of its own.
                 with nullcontext() if call is None else call.pausing():
-                    return answer_of(self._asker(asked))
+                    return answer_of(asker(asked))
         except Exception as problem:  # nobody to ask (ConfigError), or an asker that raises: both mean no
             _log.info("a question of %s was declined: %s", self._server, problem)
             return DECLINED

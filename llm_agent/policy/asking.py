@@ -1,10 +1,11 @@
 """One question at a time: the lock that a human's attention is, and what is put to them.
 
 The law: two questions are never open at once, also where nobody waits for the first one any more
-but its prompt has not returned yet. No wait here is without an end: a cancel ends it, and behind
-a prompt that is stuck, a clock. A prompt that asks from a thread of its own runs that thread in a
-copy of its context (`contextvars`), as all code of a call does; otherwise it waits for itself.
-What is asked, and what an answer means, does not live here.
+but its prompt has not returned yet. A cancel ends every wait here; so does, behind a prompt that
+does not return though nobody wants its answer any more, the waiting policy's `ask_timeout`. A
+prompt that asks from a thread of its own runs that thread in a copy of its context
+(`contextvars`), as all code of a call does; otherwise it waits for itself. What is asked, and
+what an answer means, does not live here.
 """
 
 from __future__ import annotations

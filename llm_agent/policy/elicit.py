@@ -7,14 +7,13 @@ an answer that is none accept nothing. What a policy itself asks does not live h
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final
 
 import attrs
 
-from llm_agent.call_context import current_call
+from llm_agent.call_context import claimed_by, claiming, current_call
 from llm_agent.codec import clean_value
 from llm_agent.layers import first_line_of, let_ctrl_c_pass
 from llm_agent.policy.asking import Prompt, Question
@@ -31,11 +30,16 @@ class Elicitor:
     """Whether what servers ask during the policy's calls is the policy's own to answer."""
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the human's answer to a server, a mapping. Never raises, but for Ctrl-C on the main thread."""
-        claimant = _CLAIMANT.get()
-        chosen = self if claimant is None or claimant._prompt.asker is None else claimant
+        """Return the human's answer to a server, a mapping. Never raises, but for Ctrl-C on the main thread.
+
+        Whoever has claimed the call that the question is about is asked, or else this policy's human.
+        """
+        answer: dict[str, Any] = (claimed_by() or self._own_answer)(request)
+        return answer
+
+    def _own_answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return chosen._asked(request)
+            return self._asked(request)
         except BaseException as failure:  # a shield: a prompt that fails has accepted nothing
             let_ctrl_c_pass(failure)
             _log.error("a server's question could not be asked: %s", first_line_of(failure))
@@ -54,21 +58,10 @@ class Elicitor:
             return {"action": "cancel"}
         return dict(raw) if isinstance(raw, Mapping) else {"action": "decline"}
 
-    @contextmanager
-    def claiming(self) -> Iterator[None]:
-        """Be the one who answers while the calls of this context run, if it claims and nobody further out does."""
-        if not self._claims or _CLAIMANT.get() is not None:
-            yield
-            return
-        token = _CLAIMANT.set(self)
-        try:
-            yield
-        finally:
-            _CLAIMANT.reset(token)
-
-
-# Who answers what servers ask while its own calls run: the outermost one that claims.
-_CLAIMANT: ContextVar[Elicitor | None] = ContextVar("llm_agent_claimant", default=None)
+    def claiming(self) -> AbstractContextManager[None]:
+        """Be the one who answers meanwhile, if it claims, has somebody to ask, and nobody further out does."""
+        is_claimed = self._claims and self._prompt.asker is not None
+        return claiming(self._own_answer) if is_claimed else nullcontext()
 
 
 def _facts(request: Mapping[str, Any]) -> dict[str, Any]:

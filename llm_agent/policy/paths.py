@@ -23,7 +23,7 @@ import attrs
 from llm_agent.errors import ConfigError
 from llm_agent.patterns import checked_pattern, matches
 
-LOCATION_PARAMS: Final = ("path", "from", "to")
+LOCATION_PARAMS: Final = ("path", "paths", "file_path", "from", "to", "source", "destination")
 """The arguments that name a place, where nothing else was said for a tool."""
 LONGEST: Final = 4096
 """Characters of a path that is looked at: no system takes more, and folding long text takes long."""
@@ -180,20 +180,10 @@ def common_folder(places: Sequence[Place]) -> Place | None:
 # -- which arguments, from which root ----------------------------------------------------------
 
 
-def locations_of(
-    arguments: Mapping[str, Any], params: Sequence[str], root: Place | None, *, with_lists: bool = False
-) -> tuple[Location, ...]:
-    """Return the places that *arguments* name, in the order of *params*; absent ones are none.
-
-    Args:
-        with_lists: a list is as many places as it has items; otherwise it cannot be read.
-    """
+def locations_of(arguments: Mapping[str, Any], params: Sequence[str], root: Place | None) -> tuple[Location, ...]:
+    """Return the places that *arguments* name, in the order of *params*; of a list, each item is one."""
     named = [(param, arguments[param]) for param in params if param in arguments]
-    each = [
-        (param, path)
-        for param, value in named
-        for path in (value if with_lists and isinstance(value, list | tuple) else [value])
-    ]
+    each = [(param, path) for param, value in named for path in (value if isinstance(value, list) else [value])]
     return tuple(Location(param, _from_root(read_place(path), root)) for param, path in each)
 
 

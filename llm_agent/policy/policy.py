@@ -47,19 +47,20 @@ _log: Final = logging.getLogger("llm_agent.policy")
 
 
 class Policy(Layer):
-    """A provider whose every call is judged first. One per conversation; any thread.
+    """A provider whose every call is judged first. One per conversation, in front of all tools; any thread.
 
     Args:
         provider: whose calls are judged; names in rules are those that it publishes.
         rules: what is denied, asked and allowed, as `Rule`s or their plain data; what none of
             them means is asked.
-        grants: what was answered "always" before: a session, which then has every change at once;
-            or the list of them, as `session.grants`. With a *store*, grants of scope `project` among
+        grants: what was answered "always" before: the loop's session, which then has every change at
+            once; or the list of them, as `session.grants`. With a *store*, grants of scope `project` among
             them are the store's business and are passed over.
         store: a book shared with other policies; "always" goes there, unless the answer says
             `"scope": "session"`.
         roots: prefixes of tool names -> the folder that relative paths of the tool start from.
-        path_params: tool patterns -> the arguments that are paths; `path`, `from`, `to` otherwise.
+        path_params: tool patterns -> the arguments that are paths, or lists of them; otherwise those with
+            a usual name: `path`, `paths`, `file_path`, `from`, `to`, `source`, `destination`.
         command_params: tool patterns -> the arguments with the program and with its arguments;
             `command`, `args` otherwise.
         local_tools: patterns of the tools that work on this machine's files; links are followed.
@@ -74,7 +75,8 @@ class Policy(Layer):
             `request.cancelled.is_set()`.
         ask_lock: shared by policies that ask the same human.
         filter_tools: whether tools that are denied whole are left out of the catalogue.
-        claim_elicits: whether what servers ask during this policy's calls is this policy's to answer.
+        claim_elicits: whether what servers ask during this policy's calls is this policy's human's to
+            answer; otherwise it goes to whom the server was given, or to the loop's `on_ask`.
         on_warn: told, once each, of tool names in the options that no tool has; else logged.
         clock: microseconds since the epoch, for grants that expire.
 
@@ -218,10 +220,9 @@ class Policy(Layer):
 
     def _tell_grants(self, revoked: str | None = None) -> None:
         call = current_call()
-        if call is not None:
-            call.grants_changed()
+        is_written = call is not None and call.grants_changed()
         try:
-            if call is None and self._transcript is not None:
+            if not is_written and self._transcript is not None:
                 self._transcript.append_grants(amended(self._transcript.grants, self._grants(), revoked))
             if self._on_grant is not None:
                 self._on_grant(self.grants())

@@ -191,8 +191,9 @@ class RecordedCall:
     def observation_limit(self) -> None:
         return None
 
-    def grants_changed(self) -> None:
+    def grants_changed(self) -> bool:
         self.grants_told += 1
+        return False
 
 
 _NO_ANSWER: Any = object()

@@ -224,13 +224,13 @@ def test_no_spelling_of_a_denied_name_gets_through(name: str, workspace: Workspa
     assert all(result.is_error for result in done.of(ToolResult))
 
 
-def mover(source: str, destination: str) -> str:
+def mover(origin: str, target: str) -> str:
     """Move a file."""
-    return f"moved {source} to {destination}"
+    return f"moved {origin} to {target}"
 
 
 def test_an_argument_that_the_tool_does_not_take_opens_no_door() -> None:
-    """A `path` in the allowed folder, beside the `source` and `destination` that are read: the call is asked."""
+    """A `path` in the allowed folder, beside the `origin` and `target` that are read: the call is asked."""
     asked: list[Any] = []
 
     def ask(request: Any) -> bool:
@@ -243,7 +243,7 @@ def test_an_argument_that_the_tool_does_not_take_opens_no_door() -> None:
         {"tool": "fs_*", "decision": "allow", "command": "git"},
     ]
     tools = Policy(stacked({"fs": mover}), rules, roots={"fs_": "/project"}, on_ask=ask)
-    real = {"source": "src/a", "destination": "/etc/b"}
+    real = {"origin": "src/a", "target": "/etc/b"}
     decoys: list[dict[str, Any]] = [{"path": "notes/a"}, {"url": "https://a.org"}, {"command": "git", "args": ["log"]}]
     script = [call("fs_mover", **real, **decoy) for decoy in decoys]
 
@@ -256,7 +256,7 @@ def test_an_argument_that_the_tool_does_not_take_opens_no_door() -> None:
 def test_an_argument_that_the_tool_does_not_take_is_denied_all_the_same() -> None:
     """A server may read more than it says: what must not be named, must not be named anywhere."""
     rules = [ALLOW_ALL, {"tool": "*", "decision": "deny", "host": "evil.org"}]
-    script = [call("fs_mover", source="a", destination="b", url="https://evil.org"), "done"]
+    script = [call("fs_mover", origin="a", target="b", url="https://evil.org"), "done"]
 
     done = finished(Loop(ScriptedBackend(script), tools=Policy(stacked({"fs": mover}), rules)).run("go"))
 

@@ -308,5 +308,5 @@ def test_a_provider_of_coroutines_is_told_what_is_wrong_with_it() -> None:
 
 def test_a_list_is_no_provider_and_the_error_says_what_makes_one() -> None:
     """It is what a loop takes as `tools`, so people try."""
-    with pytest.raises(ConfigError, match="got list; `llm_agent.tools.stacked`"):
+    with pytest.raises(ConfigError, match="got list; `llm_agent"):
         checked_provider([len], "Policy")

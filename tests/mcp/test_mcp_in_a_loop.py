@@ -54,7 +54,9 @@ def test_a_call_whose_server_dies_is_unknown_to_the_run(raw: Raw, finished: Call
 
 def test_a_call_that_was_refused_is_not_unknown(raw: Raw, finished: Callable[..., Any]) -> None:
     """The server itself says that it failed, or nothing was sent at all."""
-    done = finished(looped(raw(), [[call("answer", fail=True), call("refuse"), call("no_such_tool")], "done"]).run("go"))
+    done = finished(
+        looped(raw(), [[call("answer", fail=True), call("refuse"), call("no_such_tool")], "done"]).run("go")
+    )
 
     assert done.outcome.unknown == ()
 
@@ -132,6 +134,22 @@ def test_a_policy_that_claims_answers_for_a_shared_server(raw: Raw, finished: Ca
 
     [answer] = [event.content for event in done.events if isinstance(event, ToolResult)]
     assert json.loads(answer)["content"] == {"name": "Ada"}
+
+
+def test_a_claim_needs_no_other_wiring(raw: Raw, finished: Callable[..., Any]) -> None:
+    """A server that was given nobody: its question goes to the human of the policy in front, not to the loop's."""
+    policy = Policy(
+        raw(),
+        [{"tool": "*", "decision": "allow"}],
+        on_ask=lambda _: {"action": "accept", "content": {"name": "Ada"}},
+        claim_elicits=True,
+    )
+    backend = ScriptedBackend([call("ask"), "done"])
+    done = finished(Loop(backends=[backend], provider=policy, on_ask=lambda _: {"action": "decline"}).run("go"))
+
+    [answer] = [event.content for event in done.events if isinstance(event, ToolResult)]
+    assert json.loads(answer)["content"] == {"name": "Ada"}
+    assert [event.request["kind"] for event in done.events if isinstance(event, AskPending)] == ["server-elicit"]
 
 
 def test_a_call_of_a_run_has_no_thread_that_watches_its_cancel(raw: Raw) -> None:

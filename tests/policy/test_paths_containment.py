@@ -43,7 +43,8 @@ TRICKS = [
     "\u2025/x", "\u2024\u2024/x", "\u2026/x", "..\uff0fx", "a\uff3cb", "\uff5e/x", "C\uff1a/x", "a\u00a0/b", "\u3000/x",
     "a\u2003", "\u2100/x", "a\ud800", "\ue000x", "file:///etc/passwd", "file:/etc/passwd", "file:x", "http://x/y",
     "data:x", "x.txt::$DATA", "secret::$INDEX_ALLOCATION/x", "PROGRA~1/x", "SECRET~1/x", "a/b~2.txt", "{..,x}/y",
-    "{.,.}{.,.}/x", "x/{a..c}", "", "/SRV/x", "/Srv/a", "/ſrv/x", None, 3, True, ["a"], {"path": "a"},
+    "{.,.}{.,.}/x", "x/{a..c}", "", "/SRV/x", "/Srv/a", "/ſrv/x", None, 3, True, [], ["a", "../x"], [["a"]], [3],
+    {"path": "a"},
 ]  # fmt: skip
 
 
@@ -151,6 +152,23 @@ def test_other_arguments_are_places_where_that_is_said() -> None:
     assert decided("fs_read", path="/srv/x") == "ask"
     assert decided("fs_list", directory="/srv") == "allow"
     assert decided("fs_none", path="/srv") == "ask"
+
+
+@pytest.mark.parametrize(
+    ("paths", "decision"),
+    [(["/srv/a", "b"], "allow"), (["/srv/a", "/etc"], "ask"), (["a", 3], "ask"), ([], "ask"), ("/srv/a", "allow")],
+)
+def test_a_list_of_paths_is_as_many_places(paths: Any, decision: str) -> None:
+    """Every one of them counts; an empty list names no place, so that nothing is certain."""
+    assert verdict(ALLOW, request("fs_read_many", paths=paths), roots=ROOTS).decision == decision
+
+
+@pytest.mark.parametrize("argument", ["path", "paths", "file_path", "from", "to", "source", "destination"])
+def test_the_usual_names_of_paths_are_looked_at_unasked(argument: str) -> None:
+    """Nobody has to say so for what servers commonly call them."""
+    call = ToolRequest("c", "fs_x", {argument: "/srv/secret/x"})
+
+    assert verdict([*ALLOW, *DENY], call, roots=ROOTS).decision == "deny"
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ import pytest
 
 from llm_agent.errors import ConfigError
 from llm_agent.messages import ToolRequest
+from llm_agent.process_table import HAS_TABLE, row_of
 from llm_agent.testing.tools import call_context
 from llm_agent.tools import Toolbox
 from llm_agent.tools.process import CommandResult, run_command
-from llm_agent.process_table import HAS_TABLE, row_of
 
 pytestmark = pytest.mark.skipif(not HAS_TABLE, reason="survivors are looked up in /proc")
 
