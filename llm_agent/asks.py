@@ -61,10 +61,6 @@ class PendingAsk:
 
     _answers: SimpleQueue[Any] = attrs.field(factory=SimpleQueue, init=False, repr=False, eq=False)
 
-    def wait(self) -> Any:
-        """Wait for the answer; `None` when the desk closed or the question was taken back."""
-        return self._answers.get()
-
 
 @attrs.define(eq=False)
 class AskDesk:
@@ -95,7 +91,12 @@ class AskDesk:
         return True
 
     def wait(self, ask: PendingAsk, timeout: float | None) -> Any:
-        """Wait for the answer to *ask*; `EXPIRED` after *timeout* seconds, and then it is off the desk."""
+        """Wait for the answer to *ask*, and take it off the desk after *timeout* seconds.
+
+        Returns:
+            What was answered; `EXPIRED` when nobody did in time, `None` when the question was
+            taken back or the desk closed.
+        """
         try:
             return ask._answers.get(timeout=timeout)
         except Empty:

@@ -2,7 +2,8 @@
 
 A contextvar, set on the thread that executes a provider call; so the port stays two methods,
 and a policy deep in a stack of providers can still ask. A provider's own threads see it when
-they run under `contextvars.copy_context()`.
+they run under `contextvars.copy_context()`. A second one says who answers the questions of
+tool servers, so that a policy and a client of MCP need not know each other.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class CallHost(Protocol):
         """Contract: whatever a tool passes is taken; what is no number counts as 0."""
         ...
 
-    def log(self, level: str, data: Any, logger: str | None = None) -> None: ...
+    def log(self, level: str, data: Any, logger: str | None = None) -> None:
+        """Contract: whatever a tool passes is taken; never raises."""
+        ...
 
     @property
     def asker(self) -> Asker | Literal["run"] | None:
@@ -45,7 +48,9 @@ class CallHost(Protocol):
         request: Mapping[str, Any],
         asker: Asker | Literal["run"] | None,
         timeout: float | None = None,
-    ) -> Any: ...
+    ) -> Any:
+        """Contract: as `ToolCallContext.ask`, for the call of that id."""
+        ...
 
     def pausing(self, call_id: str) -> AbstractContextManager[None]:
         """The deadline stands still inside."""
@@ -161,6 +166,12 @@ _CURRENT: ContextVar[ToolCallContext | None] = ContextVar("llm_agent_current_cal
 def current_call() -> ToolCallContext | None:
     """Return the context of the tool call this thread executes, or `None` outside of one."""
     return _CURRENT.get()
+
+
+def is_given_up() -> bool:
+    """Whether nobody waits for the call of this thread any more; False outside of one."""
+    call = _CURRENT.get()
+    return call is not None and call.cancelled.is_set()
 
 
 # Who answers what tool servers ask, where somebody in front of the tools has claimed it.

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 import attrs
 
 from llm_agent import codec, notices
-from llm_agent.call_context import current_call
+from llm_agent.call_context import current_call, is_given_up
 from llm_agent.canonical import data_digest
 from llm_agent.errors import ConfigError
 from llm_agent.messages import ToolAnswer, ToolRequest
@@ -29,7 +29,12 @@ OPTIONAL_PARTS: Final = ("grants", "idempotency_of")
 """What a provider may have besides; a layer has each of them where the provider behind it has."""
 
 LINE_CHARS: Final = 2_000
-"""How much of the first line of an error, or of another text without a bound of its own, is told."""
+"""Characters of the first line of an error, or of another text without a bound of its own, that are shown."""
+
+# Outside of a run, nobody cancels.
+_NEVER: Final = threading.Event()
+# A schema with one of these may have properties in any of its parts.
+_COMPOSING: Final = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
 
 
 def checked_provider(value: Any, owner: str) -> ToolProvider:
@@ -122,7 +127,7 @@ def arguments_of(call: ToolRequest) -> dict[str, Any] | None:
 
 
 def unreadable(call: ToolRequest) -> ToolAnswer | None:
-    """Return the answer to a call that nobody can be asked; `None` for one with a name and an object of arguments."""
+    """Return the answer to a call that no provider is asked; `None` for one with a name and readable arguments."""
     if not call.name:
         return refused(call, notices.NAMELESS_CALL)
     try:
@@ -151,8 +156,7 @@ def forwarded(provider: ToolProvider, calls: Sequence[ToolRequest], owner: str) 
     """
     if not calls:
         return []
-    context = current_call()
-    if context is not None and context.cancelled.is_set():
+    if is_given_up():
         return [refused(call, notices.ABANDONED_CANCELLED) for call in calls]
     try:
         results = results_of(provider, calls)
@@ -165,7 +169,7 @@ def forwarded(provider: ToolProvider, calls: Sequence[ToolRequest], owner: str) 
 
 
 def refused(call: ToolRequest, text: str, **facts: Any) -> ToolAnswer:
-    """Return the error answer to *call* that says *text*; *facts*, where there are some, say it to a machine."""
+    """Return the error answer to *call* that says *text*; *facts*, if any, are its `structured["denied"]`."""
     return ToolAnswer(call.id, text, is_error=True, structured={"denied": facts} if facts else None)
 
 
@@ -188,10 +192,6 @@ def results_of(provider: ToolProvider, calls: Sequence[ToolRequest]) -> list[Any
         if len(kept) < most:
             kept.append(result)
     return kept
-
-
-# Outside of a run, nobody cancels.
-_NEVER: Final = threading.Event()
 
 
 def _at_once(value: Any, method: str) -> Any:
@@ -311,18 +311,21 @@ def declarations_of(provider: ToolProvider) -> list[ToolDeclaration]:
 
 def declared_name(declaration: Any) -> str | None:
     """The name in a declaration; `None` for one that is unreadable, which layers pass on untouched."""
-    function = declaration.get("function") if isinstance(declaration, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
+    name = _function_in(declaration).get("name")
     return name if isinstance(name, str) and name else None
 
 
-def declared_parameters(declaration: Any) -> Mapping[str, Any] | None:
-    """The schema of the arguments where it says by itself what they are; `None` where it does not.
-
-    A schema put together from others (`$ref`, `allOf`, ...) may have properties in any of them.
-    """
+def _function_in(declaration: Any) -> Mapping[str, Any]:
     function = declaration.get("function") if isinstance(declaration, Mapping) else None
-    parameters = function.get("parameters") if isinstance(function, Mapping) else None
+    return function if isinstance(function, Mapping) else {}
+
+
+def declared_parameters(declaration: Any) -> Mapping[str, Any] | None:
+    """The schema of the arguments, where it says by itself what they are.
+
+    `None` for one that is not an object's, or is put together from others (`$ref`, `allOf`, ...).
+    """
+    parameters = _function_in(declaration).get("parameters")
     parameters = {} if parameters is None else parameters
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         return None
@@ -337,9 +340,6 @@ def declared_keys(declaration: Any) -> frozenset[str] | None:
     return None if parameters is None else frozenset(map(str, parameters.get("properties") or ())) or None
 
 
-_COMPOSING: Final = frozenset({"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"})
-
-
 def declared_names(provider: ToolProvider) -> list[str]:
     """Return the names that *provider* declares, in its order.
 
@@ -351,7 +351,7 @@ def declared_names(provider: ToolProvider) -> list[str]:
 
 
 def grants_of(provider: ToolProvider) -> list[Any] | None:
-    """Return the standing permissions that *provider* tells; `None` for one that has no such part.
+    """Return the grants that *provider* lists; `None` for one that has no such part.
 
     Raises:
         Whatever the provider raises.
@@ -361,7 +361,7 @@ def grants_of(provider: ToolProvider) -> list[Any] | None:
 
 
 def grants_told_by(provider: ToolProvider) -> list[Any]:
-    """Return what `grants_of` does; none of a provider that has no such part, or raises: those of others are told."""
+    """Return what `grants_of` does; `[]` for a provider without that part, or one that raises: others keep theirs."""
     try:
         return grants_of(provider) or []
     except Exception:  # a shield, by the contract of the port
@@ -369,14 +369,14 @@ def grants_told_by(provider: ToolProvider) -> list[Any]:
 
 
 def joined(books: Iterable[Sequence[Any]]) -> list[Any]:
-    """Return the grants of several *books* in order, without those that an earlier book has told.
+    """Return the grants of several *books* in order, without those that an earlier book has.
 
-    Policies of one transcript are all seeded with its grants: told twice, they would double from run to run.
+    Policies of one transcript all begin with its grants: listed twice, they would double from run to run.
     """
-    told: list[Any] = []
+    listed: list[Any] = []
     known: set[str] = set()
     for book in books:
         digests = [data_digest(grant) for grant in book]
-        told += [grant for grant, digest in zip(book, digests, strict=True) if digest not in known]
+        listed += [grant for grant, digest in zip(book, digests, strict=True) if digest not in known]
         known.update(digests)
-    return told
+    return listed

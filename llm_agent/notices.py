@@ -120,12 +120,17 @@ CONTEXT_OUTRANKS: Final = (
 # Also true behind the words of a user, where "this" might be taken for all of the message.
 CONTEXT_NO_REPLY: Final = "The current context is for information and wants no reply of its own."
 
+# -- layers: what a model is offered beside a tool's own arguments -----------------------------------
+
+REASON_OFFERED: Final = (
+    "Why you make this call, in one short sentence for the person who watches. It changes nothing else."
+)
+
 # -- MCP: what a tool server did, or did not -------------------------------------------------------
 
 MCP_MEDIA: Final = "[{kind}: {media_type}, not shown]"
 MCP_RESOURCE: Final = "[resource: {uri}, not shown]"
 MCP_NOT_RUN: Final = "This call was not run: {reason}"
-MCP_NOT_RUN_UNWANTED: Final = "This call was not run: nobody waits for it any more."
 MCP_CANCELLED: Final = (
     "This call was cancelled before {server} answered, and the server was told so. "
     "Whether it took effect is unknown; check before you repeat it."
@@ -168,8 +173,8 @@ DENIED_REENTERED: Final = (
 )
 DENIED_POLICY_FAILED: Final = "This call was not run: whether {tool!r} is permitted could not be decided: {failure}"
 DENIED_UNSURE: Final = (
-    " Whether the rule means this call could not be told for certain: one program with plain arguments, "
-    "or a plain path, could be judged."
+    " What this call would touch could not be determined for certain; "
+    "one program with plain arguments, or a plain path, could be judged."
 )
 DENIED_PATHS: Final = " Paths: {paths}."
 DENIED_WHY: Final = " The user says: {why}"

@@ -58,6 +58,37 @@ def row_of(pid: int) -> ProcessRow | None:
     return ProcessRow(pid, int(fields[1]), int(fields[2]), int(fields[3]), int(fields[19]), state not in _DEAD_STATES)
 
 
+def leader_of(pid: int) -> ProcessRow:
+    """Return the line of a child that leads its group and its session."""
+    # Without one (no table, or somebody has waited for it already): what is known anyway.
+    return row_of(pid) or ProcessRow(pid, os.getpid(), pid, pid, 0, True)
+
+
+def exit_of(pid: int) -> os.waitid_result | None:
+    """Return how a child has ended, `None` while it runs; it is not waited for, so its pid stays ours.
+
+    Raises:
+        ChildProcessError: somebody has waited for it, such as a SIGCHLD handler of this process's.
+    """
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+
+def pidfd_of(pid: int) -> int:
+    """Return a descriptor that becomes readable at a child's exit; -1 where there is none to be had."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # not Linux, or somebody has waited for it already
+        return -1
+
+
+def signal_name(number: int) -> str:
+    """Return a signal's name; real-time ones have none but their number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
 def _content(path: str) -> bytes:
     with open(path, "rb", buffering=0) as file:  # a hundred files a search: no buffer, no Path
         return file.readall()

@@ -37,7 +37,7 @@ class LiveCall:
         self._deadline = _shortest(state.config.deadline_of(op.tool) for op in operations)
         self._call: Call | None = None
         # Guards `_is_waited_for`, and orders what a tool says before the batch's end. The
-        # channel's lock is taken under it, nothing else.
+        # channel's lock is taken under it, nothing else. A look without it only saves work: `_say` decides.
         self._lock = threading.Lock()
         self._is_waited_for = True
         self.context = ToolCallContext(

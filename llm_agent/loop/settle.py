@@ -13,7 +13,7 @@ from typing import Any, Literal
 from llm_agent import notices
 from llm_agent.canonical import data_digest
 from llm_agent.events import AbandonReason, ToolAbandoned, ToolResult
-from llm_agent.layers import first_line_of, paired
+from llm_agent.layers import first_line_of, paired, shortened
 from llm_agent.loop.observation import Observation, observe
 from llm_agent.loop.state import RunState
 from llm_agent.messages import Message
@@ -110,7 +110,7 @@ def never_run(
 
 def _first_line(content: str) -> str:
     line = next((line.strip() for line in content.splitlines() if line.strip()), "")
-    return line if len(line) <= ERROR_CHARS else line[:ERROR_CHARS] + "…"
+    return shortened(line, ERROR_CHARS)
 
 
 def _log_wrong_id(state: RunState, op: ToolOperation, index: int, provider_id: str) -> None:

@@ -16,7 +16,7 @@ from llm_agent.messages import Message
 from llm_agent.ports import ArtifactStore, Compactor, TokenCounter, ToolProvider, Transcript
 from llm_agent.prompt import assemble
 from llm_agent.token_count import UsageCounter
-from llm_agent.tools.combine import combine
+from llm_agent.tools.combine import provider_of
 
 
 def wired_provider(tools: Any, provider: Any) -> ToolProvider | None:
@@ -29,11 +29,9 @@ def wired_provider(tools: Any, provider: Any) -> ToolProvider | None:
         raise ConfigError("Loop: give tools or provider, not both; a provider may stand in the list of tools")
     if provider is not None:
         return checked_provider(provider, "Loop: provider")
-    if tools is None:
+    if tools is None or (isinstance(tools, Sequence) and not isinstance(tools, str) and not tools):
         return None
-    if isinstance(tools, Sequence) and not isinstance(tools, str):
-        return combine(tools) if tools else None
-    return checked_provider(tools, "Loop: tools") if hasattr(tools, "execute_tool_calls") else combine([tools])
+    return provider_of(tools, "Loop: tools")
 
 
 def default_counter(compactor: Compactor | None) -> TokenCounter:

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import attrs
 
 from llm_agent import notices
 from llm_agent.call_context import Asker
 from llm_agent.canonical import canonical_arguments
-from llm_agent.layers import refused, requests_of, unreadable
+from llm_agent.layers import refused, requests_of, shortened, unreadable
 from llm_agent.mcp.catalogue import Catalogue
 from llm_agent.mcp.client import Client
 from llm_agent.mcp.exchange import Exchange, Lost, answer_to, not_run
 from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.tool_operation import Idempotency
+
+# Characters of the names that the answer to an unknown one lists: a server may have hundreds.
+_MOST_NAMES: Final = 1_000
 
 
 class McpServer:
@@ -83,7 +86,7 @@ class McpServer:
             `unreadable` (with `outcome_unknown`), `refused`, `not-run`.
 
         Raises:
-            Nothing.
+            Nothing, but for Ctrl-C on the main thread.
 
         Threads: questions of the server are put on this thread, through `current_call().ask`;
             progress and logs go to that call. The clock of a request stands still meanwhile.
@@ -118,11 +121,11 @@ class McpServer:
             return answer_to(call, unreachable)
         if catalogue is None or call.name in catalogue.tools:
             return None
-        tools = ", ".join(catalogue.tools) or "none"
-        return refused(call, notices.NO_SUCH_TOOL.format(tool=call.name, hint="", tools=tools))
+        tools = shortened(", ".join(catalogue.tools), _MOST_NAMES) or "none"
+        return refused(call, notices.NO_SUCH_TOOL.format(tool=call.name[:64], hint="", tools=tools))
 
     def _run(self, calls: list[ToolRequest], catalogue: Catalogue | None) -> list[ToolAnswer]:
-        is_wide = catalogue is not None and all(catalogue.is_harmless(call.name) for call in calls)
+        is_wide = catalogue is not None and all(catalogue.may_overlap(call.name) for call in calls)
         if not is_wide or self._tool_concurrency == 1 or len(calls) < 2:
             return self._exchange(calls, 1)
         # Identical calls of a wide batch are one request: what is read twice at once reads the same.

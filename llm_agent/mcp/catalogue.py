@@ -50,7 +50,7 @@ class Catalogue:
             return "idempotent"
         return "destructive" if hints.get("destructiveHint") is True else "unknown"
 
-    def is_harmless(self, name: str) -> bool:
+    def may_overlap(self, name: str) -> bool:
         """Whether calls may run side by side: read-only as well as idempotent, by the server's own word."""
         hints = self.annotations(name) or {}
         return hints.get("readOnlyHint") is True and hints.get("idempotentHint") is True

@@ -47,8 +47,7 @@ class Client:
         """Return a connection that serves, a new one where the last is over and that is allowed.
 
         Raises:
-            McpError: there is none to be had; says why.
-            NobodyWaits: the call this thread executes was cancelled.
+            McpError: there is none to be had, or the call this thread executes was cancelled; says which.
         """
         with self._lock:
             if self._is_closed:
@@ -59,7 +58,7 @@ class Client:
             over = link if link is not None and link.is_over else None
             if link is None or over is not None:
                 link = self._link = Link(self._way.reach(self.label), self.label, self._options)
-            is_closed = self._is_closed
+            is_closed = self._is_closed  # by a signal handler, while the server was started
         if is_closed:
             self.close()
         if over is not None:

@@ -24,7 +24,7 @@ from llm_agent import notices
 from llm_agent.call_context import Asker, ToolCallContext, claimed_by, current_call
 from llm_agent.cancel import when_set
 from llm_agent.mcp.content import structured_of, text_of_result
-from llm_agent.mcp.question import answer_of
+from llm_agent.mcp.question import DECLINED, answer_of
 from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.watchdog import bounded
 
@@ -33,8 +33,6 @@ _log = logging.getLogger("llm_agent.mcp")
 # How much news of a call may wait to be passed on; what comes beyond is dropped: news gets old,
 # and nobody answers so many questions.
 _MOST_NEWS: Final = 1_000
-
-DECLINED: Final[Mapping[str, Any]] = {"action": "decline"}
 
 
 @attrs.frozen
@@ -58,7 +56,8 @@ class Lost:
         return self.kind in ("gone", "unreadable", "timeout", "cancelled")
 
 
-Outcome = Returned | Lost
+Fate = Returned | Lost
+"""What became of a call."""
 
 
 def not_run(problem: Exception) -> Lost:
@@ -66,22 +65,22 @@ def not_run(problem: Exception) -> Lost:
     return Lost("not-run", notices.MCP_NOT_RUN.format(reason=problem))
 
 
-def answer_to(call: ToolRequest, outcome: Outcome) -> ToolAnswer:
-    """Return what the model, and a machine, hear of the outcome of *call*."""
-    match outcome:
+def answer_to(call: ToolRequest, fate: Fate) -> ToolAnswer:
+    """Return the answer to *call*, for the model and for a machine."""
+    match fate:
         case Returned(result):
             is_error = result.get("isError") is True
             return ToolAnswer(call.id, text_of_result(result), is_error, structured_of(result))
         case Lost(kind, text):
-            told = {"mcp": {"failed": kind}}
-            return ToolAnswer(call.id, text, is_error=True, structured=told, outcome_unknown=outcome.may_have_run)
+            facts = {"mcp": {"failed": kind}}
+            return ToolAnswer(call.id, text, is_error=True, structured=facts, outcome_unknown=fate.may_have_run)
 
 
 class Carrier(Protocol):
     """What an exchange needs of a connection."""
 
     def send(self, exchange: Exchange, place: int, call: ToolRequest) -> Future[None]:
-        """Start a call; its outcome goes to `exchange.settle(place, ...)`. Cancelling tells the server."""
+        """Start a call; its fate goes to `exchange.settle(place, ...)`. Cancelling tells the server."""
         ...
 
 
@@ -105,7 +104,7 @@ class Exchange:
         self._cancelled = threading.Event() if self._context is None else self._context.cancelled
         self._news: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._in_flight: dict[int, _InFlight] = {}
-        self._outcomes: dict[int, Outcome] = {}
+        self._fates: dict[int, Fate] = {}
         self._unreachable: Lost | None = None
         # Guards the one below: a question is either asked or declined, never left alone.
         self._lock = threading.Lock()
@@ -114,7 +113,7 @@ class Exchange:
     # -- the calling thread ------------------------------------------------------------------------
 
     def run(self, carrier: Callable[[], Carrier], width: int) -> list[ToolAnswer]:
-        """Make every call and return the answers, in order. Never raises.
+        """Make every call and return the answers, in order. Never raises, but for Ctrl-C.
 
         Args:
             carrier: gives the connection for the next call; raises `McpError` where there is none.
@@ -132,20 +131,20 @@ class Exchange:
             if forget is not None:
                 forget()
             self._end()
-        return [answer_to(call, self._outcomes[place]) for place, call in enumerate(self._calls)]
+        return [answer_to(call, self._fates[place]) for place, call in enumerate(self._calls)]
 
     def _start(self, place: int, carrier: Callable[[], Carrier]) -> None:
         if self._cancelled.is_set():
-            self._outcomes[place] = Lost("not-run", notices.MCP_NOT_RUN_UNWANTED)
+            self._fates[place] = Lost("not-run", notices.ABANDONED_CANCELLED)
             return
         if self._unreachable is not None:
-            self._outcomes[place] = self._unreachable
+            self._fates[place] = self._unreachable
             return
         try:
             future = carrier().send(self, place, self._calls[place])
         except Exception as problem:  # McpError; and whatever else it is, an answer says so
             # For the rest of the batch too: a server that does not come up is not started once per call.
-            self._outcomes[place] = self._unreachable = not_run(problem)
+            self._fates[place] = self._unreachable = not_run(problem)
             return
         self._in_flight[place] = _InFlight(future, self._timeout)
 
@@ -167,9 +166,9 @@ class Exchange:
                 text = notices.MCP_TIMEOUT.format(server=self._server, seconds=self._timeout)
                 self._give_up(place, Lost("timeout", text))
 
-    def _give_up(self, place: int, outcome: Lost) -> None:
+    def _give_up(self, place: int, fate: Lost) -> None:
         self._in_flight.pop(place).future.cancel()
-        self._outcomes[place] = outcome
+        self._fates[place] = fate
 
     def _end(self) -> None:
         with self._lock:
@@ -188,12 +187,12 @@ class Exchange:
 
     # -- the portal --------------------------------------------------------------------------------
 
-    def settle(self, place: int, outcome: Outcome) -> None:
+    def settle(self, place: int, fate: Fate) -> None:
         """A call has ended. One that was given up before keeps what was said of it then."""
 
         def act() -> None:
             if self._in_flight.pop(place, None) is not None:
-                self._outcomes[place] = outcome
+                self._fates[place] = fate
 
         self._news.put(act)
 

@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 import anyio
+import attrs
 import httpx2
 from mcp.client.streamable_http import MCP_SESSION_ID, streamable_http_client
 
@@ -43,44 +44,56 @@ async def http_streams(
         on_gone: told why, once nobody listens there any more, or nobody who knows our session.
         on_status: told how each message was received: the status of an error, `None` for fine.
     """
-
-    async def watch(response: httpx2.Response) -> None:
-        if response.request.method == "POST":
-            status = f"{response.status_code} {response.reason_phrase}".strip()
-            on_status(status if response.status_code >= _ERRORS else None)
-            if response.status_code == _NOT_FOUND and MCP_SESSION_ID in response.request.headers:
-                on_gone(f"it does not know the session any more ({status})")
-        if isinstance(response.stream, httpx2.AsyncByteStream):
-            is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
-            response.stream = _WatchedStream(response.stream, look, is_stream)
-
-    async def look() -> None:
-        with anyio.move_on_after(_LOOK_PATIENCE):
-            while not await has_been_seen():
-                await anyio.sleep(_LOOK_AGAIN)
-
-    async def has_been_seen() -> bool:
-        try:
-            async with looker.stream("HEAD", url):
-                return True
-        except httpx2.ConnectError as problem:
-            on_gone(f"nobody listens there any more ({problem})")
-            return True
-        except httpx2.HTTPError:  # of what a killed process leaves, the open door may be the last to close
-            return False
-
     # Reading has no clock here: a call has one of its own, which stands still while a human thinks.
     timeout = httpx2.Timeout(connect_timeout, read=None)
+    # Each call that is out has a connection of its own, and how many are out is the caller's to say.
+    limits = httpx2.Limits(max_connections=None)
     async with AsyncExitStack() as stack:
         looker = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
-        hooks = {"response": [watch]}
-        # Each call that is out has a connection of its own, and how many are out is the caller's to say.
-        limits = httpx2.Limits(max_connections=None)
+        hooks = {"response": [_Watch(url, looker, on_gone, on_status).note]}
         client = httpx2.AsyncClient(headers=headers, timeout=timeout, limits=limits, event_hooks=hooks)
         await stack.enter_async_context(client)
         yield await stack.enter_async_context(
             streamable_http_client(url, http_client=client, max_sse_event_size=MAX_MESSAGE)
         )
+
+
+@attrs.frozen(eq=False)
+class _Watch:
+    """Notes how messages are received, and looks after the server when a body breaks off."""
+
+    _url: str
+    _looker: httpx2.AsyncClient
+    """A client of its own: its requests are not noted."""
+    _on_gone: Callable[[str], None]
+    _on_status: Callable[[str | None], None]
+
+    async def note(self, response: httpx2.Response) -> None:
+        """Take note of a response whose body has not been read yet."""
+        if response.request.method == "POST":
+            status = f"{response.status_code} {response.reason_phrase}".strip()
+            self._on_status(status if response.status_code >= _ERRORS else None)
+            if response.status_code == _NOT_FOUND and MCP_SESSION_ID in response.request.headers:
+                self._on_gone(f"it does not know the session any more ({status})")
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+            response.stream = _WatchedStream(response.stream, self._look, is_stream)
+
+    async def _look(self) -> None:
+        """Find out whether somebody still listens there, and say so where nobody does."""
+        with anyio.move_on_after(_LOOK_PATIENCE):
+            while not await self._has_found_out():
+                await anyio.sleep(_LOOK_AGAIN)
+
+    async def _has_found_out(self) -> bool:
+        try:
+            async with self._looker.stream("HEAD", self._url):
+                return True
+        except httpx2.ConnectError as problem:
+            self._on_gone(f"nobody listens there any more ({problem})")
+            return True
+        except httpx2.HTTPError:  # of what a killed process leaves, the open door may be the last to close
+            return False
 
 
 class _WatchedStream(httpx2.AsyncByteStream):

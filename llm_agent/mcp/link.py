@@ -22,14 +22,15 @@ from llm_agent import notices
 from llm_agent.codec import error_text
 from llm_agent.errors import McpError
 from llm_agent.mcp.catalogue import Catalogue
-from llm_agent.mcp.exchange import DECLINED, Exchange, Lost, Outcome, Returned
+from llm_agent.mcp.exchange import Exchange, Fate, Lost, Returned
 from llm_agent.mcp.portal import PORTAL
+from llm_agent.mcp.question import DECLINED
 from llm_agent.mcp.waiting import result_of
 from llm_agent.mcp.ways import Reach
 from llm_agent.messages import ToolRequest
 
 if TYPE_CHECKING:
-    from llm_agent.mcp.session import Session
+    from llm_agent.mcp.session import SdkSession
 
 _log = logging.getLogger("llm_agent.mcp")
 
@@ -62,7 +63,7 @@ class Link:
         self.label = label
         self._reach = reach
         self._options = options
-        self._session: Session | None = None
+        self._session: SdkSession | None = None
         self._catalogue: Catalogue | None = None
         self._changes = 0  # of the catalogue, as far as the server says so
         self._ready: Future[None] = Future()
@@ -96,7 +97,7 @@ class Link:
         return self._reach.last_words
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SdkSession:
         assert self._session is not None  # `wait_ready` has returned
         return self._session
 
@@ -104,8 +105,8 @@ class Link:
         """Wait until calls can be sent.
 
         Raises:
-            McpError: it did not come to that; nothing of it is left.
-            NobodyWaits: the call this thread executes was cancelled.
+            McpError: it did not come to that, and nothing of it is left; or the call this thread
+                executes was cancelled.
         """
         try:
             result_of(self._ready, self._options.connect_timeout + _CLEANUP_PATIENCE)
@@ -117,8 +118,7 @@ class Link:
         """Return the server's tools, asked for again when it said that they changed.
 
         Raises:
-            McpError: it cannot say.
-            NobodyWaits: the call this thread executes was cancelled.
+            McpError: it cannot say, or the call this thread executes was cancelled.
         """
         if self._catalogue is not None:
             return self._catalogue
@@ -190,10 +190,10 @@ class Link:
             if not self._ready.done():
                 self._ready.set_exception(McpError(self._reason))
 
-    def _new_session(self, streams: Any) -> Session:
-        from llm_agent.mcp.session import Session
+    def _new_session(self, streams: Any) -> SdkSession:
+        from llm_agent.mcp.session import SdkSession
 
-        return Session(
+        return SdkSession(
             streams,
             elicit=self._elicit if self._options.elicitation else None,
             tell=self._tell,
@@ -201,7 +201,7 @@ class Link:
             log_level=self._options.log_level,
         )
 
-    async def _greet(self, session: Session) -> bool:
+    async def _greet(self, session: SdkSession) -> bool:
         """Agree on a version; False when that failed, or when the connection was closed meanwhile."""
         assert self._over is not None
         greeting = asyncio.ensure_future(session.greet(self._options.protocol, self._options.connect_timeout))
@@ -265,13 +265,13 @@ class Link:
         _ABOUT.set((exchange, place))
         self._exchanges[exchange] += 1
         try:
-            exchange.settle(place, await self._outcome_of(exchange, place, call))
+            exchange.settle(place, await self._fate_of(exchange, place, call))
         finally:
             self._exchanges[exchange] -= 1
             if not self._exchanges[exchange]:
                 del self._exchanges[exchange]
 
-    async def _outcome_of(self, exchange: Exchange, place: int, call: ToolRequest) -> Outcome:
+    async def _fate_of(self, exchange: Exchange, place: int, call: ToolRequest) -> Fate:
         def report(done: float, total: float | None, message: str | None) -> None:
             exchange.report(place, done, total, message)
 

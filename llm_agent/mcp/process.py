@@ -20,7 +20,17 @@ from time import monotonic
 from typing import Final
 
 from llm_agent.errors import McpError
-from llm_agent.process_table import HAS_TABLE, KILL_ROUNDS, ProcessRow, family, marked, row_of, send
+from llm_agent.process_table import (
+    HAS_TABLE,
+    KILL_ROUNDS,
+    exit_of,
+    family,
+    leader_of,
+    marked,
+    pidfd_of,
+    send,
+    signal_name,
+)
 
 # What a server inherits of our environment: enough to find programs and to write in the user's
 # language, and no secret.
@@ -89,9 +99,8 @@ class ServerProcess:
             self._child = _spawn(command, marked({**inherited, **(env or {})}, self._mark), cwd)
             _LIVING.processes.add(self)
         self.pid = self._child.pid
-        # Without a line (no table, or somebody has waited for it already): what is known anyway.
-        self._leader = row_of(self.pid) or ProcessRow(self.pid, os.getpid(), self.pid, self.pid, 0, True)
-        self.pidfd = _pidfd_of(self.pid)
+        self._leader = leader_of(self.pid)
+        self.pidfd = pidfd_of(self.pid)
 
     def pipes(self) -> tuple[int, int, int]:
         """The descriptors of its standard input, output and error, none of which blocks."""
@@ -115,8 +124,8 @@ class ServerProcess:
         if self._is_buried:
             return True
         try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # buried in this instant, or by a SIGCHLD handler of this process's
+            return exit_of(self.pid) is not None
+        except ChildProcessError:  # buried in this instant, or by somebody else
             return True
 
     @property
@@ -125,7 +134,7 @@ class ServerProcess:
         code = self._returncode
         if not self._is_buried:
             try:
-                seen = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                seen = exit_of(self.pid)
             except ChildProcessError:
                 return "its exit status is not known"
             if seen is None:
@@ -133,7 +142,7 @@ class ServerProcess:
             code = seen.si_status if seen.si_code == os.CLD_EXITED else -seen.si_status
         if code is None:
             return "its exit status is not known"
-        return f"exit status {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+        return f"exit status {code}" if code >= 0 else f"killed by {signal_name(-code)}"
 
     def signal_group(self, number: signal.Signals) -> None:
         """Signal whoever is in the group. Any thread; never raises."""
@@ -153,7 +162,7 @@ class ServerProcess:
                 return False
             self._kill_the_rest()
             try:
-                os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                exit_of(self.pid)
                 self._returncode = self._child.wait()
             except ChildProcessError:  # somebody else has waited for it: Popen would invent a status
                 self._child.returncode = 0
@@ -206,20 +215,6 @@ def _spawn(
         is_folder = cwd is not None and not os.path.isdir(cwd)
         what = f"the working directory {os.fspath(cwd or '')!r}" if is_folder else f"the command {command[0]!r}"
         raise McpError(f"{what} cannot be used: {problem.strerror}") from problem
-
-
-def _pidfd_of(pid: int) -> int:
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # not Linux, or somebody else has buried it
-        return -1
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
 
 
 class _Living:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from llm_agent.codec import clean_value
 
+DECLINED: Final[Mapping[str, Any]] = {"action": "decline"}
 _ACTIONS: Final = ("accept", "decline", "cancel")
 
 
@@ -27,7 +28,7 @@ def answer_of(said: Any) -> dict[str, Any]:
     if isinstance(said, str):
         said = {"action": said}
     if not isinstance(said, Mapping) or said.get("action") not in _ACTIONS:
-        return {"action": "decline"}
+        return dict(DECLINED)
     answer: dict[str, Any] = {"action": said["action"]}
     content = said.get("content")
     if answer["action"] == "accept" and isinstance(content, Mapping):

@@ -26,9 +26,8 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter, ValidationError
 
-from llm_agent.codec import dumps_line
 from llm_agent.mcp.catalogue import NO_PARAMETERS
-from llm_agent.mcp.content import KNOWN_BLOCKS
+from llm_agent.mcp.content import KNOWN_BLOCKS, text_of_block
 
 _log = logging.getLogger("llm_agent.mcp")
 
@@ -96,11 +95,10 @@ def _usable(tool: Any) -> Any:
 def _readable(block: Any) -> Any:
     if isinstance(block, Mapping) and block.get("type") in KNOWN_BLOCKS:
         return block
-    text = dumps_line(block).decode().rstrip("\n") if isinstance(block, Mapping) else str(block)
-    return {"type": "text", "text": text}
+    return {"type": "text", "text": text_of_block(block)}
 
 
-class Session:
+class SdkSession:
     """A conversation over the two streams of a transport. Only ever used on the portal."""
 
     def __init__(

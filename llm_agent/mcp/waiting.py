@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from llm_agent.call_context import current_call
 from llm_agent.cancel import when_set
+from llm_agent.errors import McpError
 from llm_agent.watchdog import bounded
 
 Answer = TypeVar("Answer")
 
 
-class NobodyWaits(Exception):
+class NobodyWaits(McpError):
     """The call this thread executes was cancelled."""
 
 

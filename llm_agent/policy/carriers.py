@@ -18,8 +18,8 @@ from llm_agent.policy.shell import names
 
 # Those that name or read a command in a way that is not followed here.
 ALWAYS: Final = names("""
-    sudo sudoedit doas su pkexec run0 runuser sg newgrp setpriv capsh xargs parallel ssh sshpass mosh rsh docker podman
-    nerdctl kubectl oc lxc chroot fakechroot nsenter unshare bwrap firejail proot fakeroot systemd-run systemd-nspawn
+    sudo sudoedit doas su pkexec run0 runuser sg newgrp setpriv capsh parallel ssh sshpass mosh rsh podman
+    nerdctl oc lxc chroot fakechroot nsenter unshare bwrap firejail proot fakeroot systemd-run systemd-nspawn
     start-stop-daemon daemonize daemon chpst softlimit taskset chrt numactl prlimit cpulimit cgexec caffeinate script
     watch strace ltrace gdb lldb valgrind perf flock lockfile entr inotifywait at batch crontab unbuffer expect socat
     nc ncat telnet rlwrap tmux screen dtach abduco dbus-run-session faketime xvfb-run setarch linux32 linux64 i386
@@ -33,12 +33,20 @@ ALWAYS: Final = names("""
     ssh-agent watchexec nodemon ansible ansible-console salt puppet facter msfconsole check_by_ssh run-mailcap
     irb pry rake bpython slsh octave gnuplot erl elixir iex scala groovy jshell jrunscript jjs ghc ghci runghc ocaml
     guile racket sbcl clisp ecl raku dc r sqlite3 psql mysql mariadb nmap logrotate
+    msgfilter msgexec flatpak-spawn machinectl dotenv gjs qjs crystal xdg-open open
     """)
 # Their first argument says what is done, and the others to what.
 WITH_SUBCOMMANDS: Final = names(
-    "apt apt-get brew bundle cargo conda docker dotnet flutter gh git go gradle helm hg kubectl mvn npm nox pip pip3 "
+    "apt apt-get brew bundle cargo conda docker dotnet flutter git go gradle helm hg kubectl mvn npm nox pip pip3 "
     "pnpm podman poetry rake rustup svn systemctl terraform tox uv yarn"
 )
+# Of these first arguments, the next say what is done: `git stash list` and `git stash drop`, `pip install this`.
+DECIDED_LATER: Final = names("""
+    bisect branch checkout clean config notes push reflog remote reset restore rm stash submodule switch
+    symbolic-ref tag update-ref worktree
+    install i uninstall remove upgrade run compose image container volume system network repo env tool plugin pip
+    state workspace publish cache owner source key feature mod context set delete apply patch
+    """)
 # Naming one of these in a rule is naming everything it can run.
 INTERPRETERS: Final = re.compile(
     r"(?:python|pypy|perl|ruby|node|nodejs|php|lua|luajit|deno|bun|Rscript|julia|ipython)[0-9.]*", re.IGNORECASE
@@ -73,7 +81,7 @@ _CARRYING: Final[Mapping[str, tuple[str, ...]]] = {
     "make": ("--eval", "-f", "--file", "--makefile", "-I", "--include-dir", "-E"),
     "gmake": ("--eval", "-f", "--file", "--makefile", "-I", "--include-dir", "-E"),
     "go": ("-exec", "-toolexec", "-vettool", "generate", "tool", "run"),
-    "cargo": ("--config",),
+    "cargo": ("--config", "watch"),
     "npm": ("exec", "x", "explore", "--script-shell"),
     "pnpm": ("exec", "dlx", "--script-shell"),
     "yarn": ("exec", "dlx", "node"),
@@ -87,14 +95,32 @@ _CARRYING: Final[Mapping[str, tuple[str, ...]]] = {
     "pandoc": ("-F", "-L", "--filter", "--lua-filter", "--pdf-engine"),
     "rpm": ("-E", "--eval", "--pipe", "-D", "--define"),
     "mvn": ("exec:exec", "exec:java"),
+    "install": ("--strip-program",),
+    "yt-dlp": ("--exec", "--netrc-cmd", "--downloader", "--external-downloader", "--config-locations"),
+    "gh": ("alias", "extension", "ssh"),
+    "gcloud": ("--command", "ssh"),
+    "ctest": ("--build-and-test", "-S", "-SP", "--script"),
+    "ssh-add": ("-s",),
+    "mix": ("run", "eval"),
+    "op": ("run",),
+    **dict.fromkeys(("pyenv", "rbenv", "nodenv", "goenv"), ("exec",)),
+    **dict.fromkeys(("bat", "batcat", "delta", "ag", "ack"), ("--pager",)),
 }  # fmt: skip
 
 # The same, of programs whose letters do not come in clusters: what such a word begins with.
 _PREFIXES: Final[Mapping[str, tuple[str, ...]]] = {
     "cmake": ("-E", "-P"),
     "aria2c": ("--on-", "--conf-path"),
+    "rustc": ("linker=", "-Clinker=", "--codegen=linker="),
     **dict.fromkeys(("gcc", "g++", "cc", "c++", "clang", "clang++"), ("-wrapper", "-fplugin", "-B", "-Xclang")),
 }
+
+# First arguments that only look, at what the usual server has.
+_LOOKS: Final[Mapping[str, frozenset[str]]] = {
+    "docker": names("ps images logs inspect version info port top stats history"),
+    "kubectl": names("get describe logs version explain top api-resources cluster-info"),
+}
+_OTHER_SERVER: Final = re.compile(r"-H|--(?:h|c|k|s|t|a)")
 
 # `uv run pytest`: the words that are followed by a command.
 RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -109,7 +135,8 @@ _GIT_FLAGS: Final = names(
     "--info-path -p --paginate"
 )
 _GIT_VALUED: Final = names("-C --git-dir --work-tree --namespace -c --config-env --super-prefix --exec-path")
-_GIT_CARRYING: Final = names("-c --config-env --exec-path --super-prefix")
+# A folder that is called a repository says what is run. `-C` is as good as being there, and is let pass.
+_GIT_CARRYING: Final = names("-c --config-env --exec-path --super-prefix --git-dir --work-tree")
 _GIT_HARMLESS_KEY: Final = re.compile(
     r"(?:user\.(?:name|email)|color\.[a-z.]+|core\.quotepath|advice\.[a-z]+)=.*", re.I
 )
@@ -123,9 +150,9 @@ _GIT_SUBCOMMANDS: Final = names(
 )
 _GIT_LONG: Final = (
     "--exec", "--upload-pack", "--receive-pack", "--open-files-in-pager", "--ext-diff", "--config", "--template",
-    "--extcmd", "--strategy", "--interactive",
+    "--extcmd", "--strategy", "--interactive", "--output", "--unsafe-paths",
 )  # fmt: skip
-_GIT_SHORT: Final = {"rebase": "xis", "grep": "O", "clone": "uc", "merge": "s", "pull": "s", "am": "i"}
+_GIT_SHORT: Final = {"rebase": "xis", "grep": "O", "clone": "uc", "merge": "s", "pull": "s", "am": "i", "archive": "o"}
 _GIT_WORDS: Final = {"bisect": ("run", "visualize", "view"), "submodule": ("foreach",), "sparse-checkout": ()}
 _GIT_HELPER: Final = re.compile(r"(?:-[a-z-]*=)?[A-Za-z0-9_-]+::")
 _GIT_CONFIG_SCOPES: Final = names(
@@ -135,8 +162,10 @@ _GIT_CONFIG_READS: Final = names("--get --get-all --get-regexp --list -l get lis
 
 # However one comes to /dev and /proc from here.
 _INPUT: Final = re.compile(r"^[/.]*/(?:dev|proc)/|(?:^|/)(?:stdin|tty|fd)(?:/|$)")
+_SED_PLACE: Final = r"(?:[0-9]+|\$|/(?:[^/\n\\]|\\[^\n])+/)"
 _SED_SCRIPT: Final = re.compile(
-    r"[0-9,$ ]*[pdq=]|[0-9,$ ]*s([/|#,:@])(?:(?!\1)[^\n\\]|\\[^\n])*\1(?:(?!\1)[^\n\\]|\\[^\n])*\1[gpIi0-9]*"
+    rf"\s*(?:{_SED_PLACE}(?:,\s*{_SED_PLACE})?)?\s*"
+    r"(?:[pdq=]|s([/|#,:@])(?:(?!\1)[^\n\\]|\\[^\n])*\1(?:(?!\1)[^\n\\]|\\[^\n])*\1[gpIi0-9]*)\s*"
 )
 _SED_FLAGS: Final = re.compile(r"-[nEruszi]+|--(?:quiet|silent|regexp-extended|posix|sandbox)|-i\.[A-Za-z0-9]+")
 
@@ -154,6 +183,8 @@ def carries(program: str, words: Sequence[str], is_sealed: bool) -> bool:
 
 
 def _reading(name: str) -> Callable[[Sequence[str]], bool] | None:
+    if name in _LOOKS:
+        return lambda words: not words or words[0] not in _LOOKS[name] or any(map(_OTHER_SERVER.match, words))
     if name in ("make", "gmake"):
         return lambda words: _has_any(words, _CARRYING[name]) or _sets_any(words)
     if name in ("tar", "gtar", "bsdtar"):  # `tar cIf program archive` needs no dash
@@ -178,7 +209,7 @@ def _is_option(word: str, option: str) -> bool:
         return len(name) > 2 and option.startswith(name)
     if len(option) == 2 and option.startswith("-"):
         return word.startswith("-") and not word.startswith("--") and option[1] in word
-    return word == option or word.startswith(f"{option}=") or word == f"-{option}"
+    return word == option or word.startswith(f"{option}=") or (option.startswith("-") and word == f"-{option}")
 
 
 def _sets_any(words: Sequence[str]) -> bool:
@@ -205,9 +236,15 @@ def is_input(word: str) -> bool:
 
 def _sed(words: Sequence[str]) -> bool:
     operands = [word for word in words if not _SED_FLAGS.fullmatch(word)]
-    if not operands or any(word.startswith("-") for word in operands):
-        return operands != ["--version"]
-    return not all(_SED_SCRIPT.fullmatch(part) for part in operands[0].split(";"))
+    scripts = []
+    while len(operands) > 1 and operands[0] == "-e":
+        scripts.append(operands[1])
+        del operands[:2]
+    if not scripts and operands:
+        scripts.append(operands.pop(0))
+    if not scripts or any(word.startswith("-") for word in (*scripts, *operands)):
+        return scripts != ["--version"]
+    return not all(_SED_SCRIPT.fullmatch(part) for script in scripts for part in script.split(";"))
 
 
 def _awk(words: Sequence[str]) -> bool:
@@ -233,7 +270,8 @@ def _git(words: Sequence[str]) -> bool:
         return True
     if subcommand == "config":  # `git config key value list` writes
         asked = [word for word in rest if word not in _GIT_CONFIG_SCOPES]
-        return not asked or asked[0] not in _GIT_CONFIG_READS
+        is_key_alone = len(asked) == 1 and not asked[0].startswith("-") and "." in asked[0]
+        return not asked or not (is_key_alone or asked[0] in _GIT_CONFIG_READS)
     letters = _GIT_SHORT.get(subcommand, "")
     return (
         _has_any([word for word in rest if word.startswith("--")], _GIT_LONG)

@@ -38,13 +38,15 @@ MAX_CHARACTERS: Final = 1 << 18
 
 _PROGRAM: Final = re.compile(r"[A-Za-z0-9_.+@:%,~\[-]+")
 _PLAIN_COMMAND: Final = re.compile(r"[A-Za-z0-9_./\\:+@%,~-]+")
+_DRIVE: Final = re.compile(r"[A-Za-z]:\\")
 _SUFFIX: Final = re.compile(r"\.(?:exe|bat|cmd|com)$", re.IGNORECASE)
 # Where a program of that name is the one that is meant; anywhere else, somebody put it there.
 _USUAL_PLACES: Final = names("/bin /sbin /usr/bin /usr/sbin /usr/local/bin /usr/local/sbin /opt/homebrew/bin /snap/bin")
 # Variables that change how a program talks, not what it runs.
 _HARMLESS: Final = re.compile(
     r"CI|DEBUG|LANG|LANGUAGE|LC_[A-Z]+|TZ|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|VERBOSE|"
-    r"PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONUTF8|RUST_BACKTRACE|NODE_ENV|GIT_TERMINAL_PROMPT"
+    r"PYTHONUNBUFFERED|PYTHONDONTWRITEBYTECODE|PYTHONUTF8|PYTHONHASHSEED|RUST_BACKTRACE|RUST_LOG|CARGO_TERM_COLOR|"
+    r"GOOS|GOARCH|NODE_ENV|GIT_TERMINAL_PROMPT"
 )
 _LOCAL: Final = re.compile(r"[a-z][a-z0-9_]*")
 # Builtins that run, rename or redefine something later, or evaluate what they are given.
@@ -149,8 +151,11 @@ def _of_call(command: Any, args: Any) -> list[Command]:
     is_plain = not isinstance(command, str) or _PLAIN_COMMAND.fullmatch(command) is not None
     # Arguments in one text may be handed to a shell, whatever the command is.
     found = _Scene(is_opaque=tail == [None]).commands(words) if is_plain else []
-    if isinstance(command, str) and not tail and ("\\" in command or not is_plain):
-        found += _of_script(command, _Scene(in_shell=True))
+    is_windows = isinstance(command, str) and _DRIVE.match(command) and tail
+    if isinstance(command, str) and not is_windows and ("\\" in command if is_plain else not tail):
+        # To a shell `r\\m` is rm, whatever comes behind it.
+        script = _of_script(command, _Scene(in_shell=True))
+        found += [attrs.evolve(each, is_sealed=each.is_sealed or bool(tail)) for each in script]
     return found or [_unknown(words)]
 
 

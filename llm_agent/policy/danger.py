@@ -125,6 +125,13 @@ def _denied(home: Place, config: Place | None) -> list[_Danger]:
     rows = [_certain("deletes-root-or-home", "deletes / or a home, with all that is in it", deletes)]
     # The same, where it cannot be told: a target that is expanded, or another folder is current.
     rows.append(_suspected("deletes-unverifiably", "deletes recursively, and what cannot be told", deletes))
+
+    def changes(command: Command) -> Answer:
+        from llm_agent.policy.hazards import changes_root_or_home
+
+        return changes_root_or_home(command, str(home))
+
+    rows.append(_suspected("changes-root-or-home", "moves, locks or empties / or a home", changes))
     if config is None:
         return rows
 

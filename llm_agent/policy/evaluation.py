@@ -303,7 +303,7 @@ def _suggested_command(commands: Sequence[Command], is_whole: bool) -> dict[str,
 
     Whoever allows `git log` for good means its options, too; whoever allows `rm -r build` means no other folder.
     """
-    from llm_agent.policy.carriers import WITH_SUBCOMMANDS
+    from llm_agent.policy.carriers import DECIDED_LATER, WITH_SUBCOMMANDS
 
     command = _the_command(commands)
     if command is None or "*" in (command.program or "*"):
@@ -311,7 +311,8 @@ def _suggested_command(commands: Sequence[Command], is_whole: bool) -> dict[str,
     tokens = command.tokens
     if "" in tokens:  # which cannot be written into a rule
         return {"command": None}
-    if not is_whole and command.program in WITH_SUBCOMMANDS and tokens and _SUBCOMMAND.fullmatch(tokens[0]):
+    has_subcommand = command.program in WITH_SUBCOMMANDS and tokens and _SUBCOMMAND.fullmatch(tokens[0])
+    if not is_whole and has_subcommand and tokens[0] not in DECIDED_LATER:
         return {"command": command.program, "args": tokens[:1]}
     return {"command": command.program, "args": tokens, "exact": True}
 

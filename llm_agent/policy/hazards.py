@@ -14,12 +14,26 @@ import re
 import unicodedata
 from typing import Final
 
+import attrs
+
 from llm_agent.policy.carriers import git_parts
 from llm_agent.policy.commands import Command
 from llm_agent.policy.shell import names
 from llm_agent.policy.wrappers import SHELLS
 
 _REMOVERS: Final = frozenset({"rm", "grm"})
+# They empty, move or lock what they name; rsync and the packers only with one of these options.
+_CHANGERS: Final = names("mv rmdir unlink shred trash trash-put chmod chown chgrp setfacl chattr")
+_PACKERS: Final = {"rsync": ("--del", "--remove-s"), "tar": ("--remove-f",), "zip": ("-m", "-rm", "--move")}
+# Programs and the options before what is left out or looked for: a pattern, no place.
+_PATTERNS: Final = {
+    "find": re.compile(r"-i?(?:path|name|wholename|regex)"),
+    **dict.fromkeys(
+        ("grep", "rsync", "tar", "du", "zip", "diff"), re.compile(r"--exclude(?:-dir)?(?:=.*)?", re.DOTALL)
+    ),
+    **dict.fromkeys(("rg", "fd"), re.compile(r"-g|--glob|-E|--exclude(?:=.*)?", re.DOTALL)),
+    "tree": re.compile(r"-I"),
+}
 _FORMATTERS: Final = names(
     "mke2fs dd wipefs fdisk sfdisk cfdisk gdisk sgdisk parted blkdiscard mkswap diskutil lvremove vgremove pvremove"
 )
@@ -42,6 +56,7 @@ RC_FILES: Final = names("""
     .vimrc .exrc .emacs .gdbinit .tmux.conf .screenrc .wgetrc .curlrc .irbrc .hgrc .xsession .rhosts .forward
     .kshrc .mkshrc .cshrc .tcshrc .login .logout .inputrc .xprofile .xinitrc .xsessionrc .pam_environment config.fish
     bash.bashrc authorized_keys .ssh .gitconfig .npmrc .pypirc .netrc .envrc sudoers crontab
+    .git-credentials .aws .kube .gnupg ld.so.preload profile.d cron.d cron.hourly cron.daily
     """)
 
 
@@ -68,6 +83,20 @@ def deletes_root_or_home(command: Command, home: str | None = None) -> bool | No
     if is_recursive and True in verdicts:
         return True
     return None if command.is_sealed or None in verdicts or True in verdicts else False
+
+
+def changes_root_or_home(command: Command, home: str | None = None) -> bool | None:
+    """It moves, locks or empties `/` or somebody's home: `mv ~ x`, `chmod -R 000 /`, `rsync --delete empty/ ~/`."""
+    if command.program is None:
+        return None
+    name = command.program.casefold()
+    packing = _PACKERS.get(name)
+    if name not in _CHANGERS and not (packing and any(word.startswith(packing) for word in command.words)):
+        return False
+    targets = _operands(command)
+    if name == "mv" and len(targets) > 1:  # into a home is no harm
+        targets = targets[:-1]
+    return any(_is_root_or_home(target, home, command.is_moved) is True for target in targets)
 
 
 def _is_recursive(command: Command) -> bool | None:
@@ -213,9 +242,24 @@ def _destroys(subcommand: str, words: list[str]) -> bool:
             return any(len(word) > 2 and "--hard".startswith(word) for word in words)
         case "clean" | "filter-branch" | "filter-repo":
             return True
+        case "checkout":  # of files, over what is there
+            return bool({"--", "."} & set(words)) or any(map(_is_forced, words))
+        case "switch" | "rm" | "worktree":
+            return any(map(_is_forced, words))
+        case "restore":
+            return not {"--staged", "-S"} & set(words) or bool({"--worktree", "-W"} & set(words))
+        case "branch":
+            return any(map(_is_forced, words)) or any(re.match(r"-[A-Za-z]*D", word) for word in words)
+        case "update-ref":
+            return "-d" in words
         case "stash" | "reflog":
             return bool({"clear", "drop", "expire", "delete"} & {word.casefold() for word in words})
     return False
+
+
+def _is_forced(word: str) -> bool:
+    long = ("--force", "--discard-changes")
+    return bool(re.match(r"-[A-Za-z]*f", word)) or any(len(word) > 3 and option.startswith(word) for option in long)
 
 
 def _is_force(word: str) -> bool:
@@ -233,9 +277,23 @@ def names_guarded(command: Command) -> bool | None:
 
     `None`: the target of a redirection could not be read.
     """
-    if any(not _GUARDED.isdisjoint(path.split("/")) for path in _named(command)):
+    if any(not _GUARDED.isdisjoint(path.split("/")) for path in _named(_without_patterns(command))):
         return True
     return None if None in command.redirects else False
+
+
+def _without_patterns(command: Command) -> Command:
+    """*command* less the words that say what is left out, `--exclude .git`, or looked for."""
+    options = _PATTERNS.get(command.program or "")
+    if options is None or command.is_elsewhere or "--" in command.words:
+        return command
+    kept: list[str] = []
+    before = ""
+    for word in command.words:
+        if not options.fullmatch(word) and ("=" in before or not options.fullmatch(before)):
+            kept.append(word)
+        before = word
+    return attrs.evolve(command, tokens=tuple(kept), later=())
 
 
 def names_inside(command: Command, folder: str, home: str | None = None) -> bool | None:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import Any, Final, Literal
 
 from llm_agent import notices
-from llm_agent.call_context import Asker, current_call
+from llm_agent.call_context import Asker, current_call, is_given_up
 from llm_agent.codec import clean_value
 from llm_agent.errors import ConfigError
 from llm_agent.events import now_us
@@ -276,7 +276,7 @@ class Policy(Layer):
         """Return why *call* is not run, or `None` where it may be."""
         if not call.name:
             return undecided(call, "unreadable", notices.NAMELESS_CALL)
-        if _is_over():
+        if is_given_up():
             return unwanted(call)
         try:
             return self._judged(call, rules)
@@ -367,12 +367,6 @@ class Policy(Layer):
             (self._on_warn or _log.warning)(sentence)
         except Exception as failure:  # a shield: a warning must not cost the catalogue
             _log.error("on_warn failed: %s", first_line_of(failure))
-
-
-def _is_over() -> bool:
-    """Whether nobody waits for the call of this thread any more."""
-    call = current_call()
-    return call is not None and call.cancelled.is_set()
 
 
 def _is_hidden(name: str | None, hidden: Sequence[str]) -> bool:

@@ -29,6 +29,8 @@ class _Options:
     """What must stand between the options and the program."""
     takes_assignments: bool = False
     takes_end: bool = True
+    adds_words: bool = False
+    """What it runs has more arguments than are written."""
     number: re.Pattern[str] | None = None
     """A number written as an option: `nice -5`."""
 
@@ -57,6 +59,8 @@ _WRAPPERS: Final = {
     "coproc": _options(takes_end=False),
     "busybox": _options(takes_end=False),
     "toybox": _options(takes_end=False),
+    # `-I` puts what it reads anywhere, into scripts too; `-i`, `-l` and `-e` differ between the systems.
+    "xargs": _options("-0 -r -t -x --null --no-run-if-empty --verbose --exit", "-n -P -L --max-procs", adds_words=True),
 }
 # Words that only ask a question: nothing is run.
 _QUESTIONS: Final = {"command": re.compile(r"-p*[vV][pvV]*"), "busybox": re.compile(r"--(?:list|help)")}
@@ -113,7 +117,8 @@ def unwrapped(program: str, words: Sequence[Word]) -> Wrapped:
     while options.takes_assignments and place < len(words) and "=" in _readable(words, place):
         assigned.append(_readable(words, place).partition("=")[0])
         place += 1
-    return Wrapped(tuple(words[place:]), tuple(assigned), is_moved)
+    more: tuple[Word, ...] = (None,) if options.adds_words and place < len(words) else ()
+    return Wrapped((*words[place:], *more), tuple(assigned), is_moved)
 
 
 def _after_options(options: _Options, words: Sequence[Word]) -> tuple[int, bool]:

@@ -128,9 +128,9 @@ class _Key:
 
 
 def _permission(console: Console, request: Mapping[str, Any]) -> dict[str, Any]:
-    told = described(request, is_whole=False)
-    keys = {key.letter: key for key in _keys(request, told.is_cut)}
-    console.show("\n".join(["", *told.lines]))
+    description = described(request, is_whole=False)
+    keys = {key.letter: key for key in _keys(request, description.is_cut)}
+    console.show("\n".join(["", *description.lines]))
     while True:
         console.show("\n".join(f"[{key.letter}] {key.words}" for key in keys.values()))
         typed = console.read_line(_PROMPT)

@@ -1,7 +1,7 @@
-"""What a write or an edit would change, told from its arguments and the file as it is.
+"""What a write or an edit would change, as seen from its arguments and the file as it is.
 
 Recognised by shape, since tools name things as they like: `content` is a whole new file, a pair
-of old and new texts is an edit. Only looked at; a file that cannot be read is told without.
+of old and new texts is an edit. Only looked at; of a file that cannot be read, an edit shows its texts alone.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _COMPARED: Final = 1 << 20
 
 
 def change_of(arguments: Mapping[str, Any], paths: Sequence[Any]) -> tuple[str, frozenset[str]] | None:
-    """Return a call's change as a unified diff, and the arguments that are wholly told by it.
+    """Return a call's change as a unified diff, and the arguments of which it shows all.
 
     `None` when it seems to change no file, or nothing is known of the file; and where the diff
     would be empty, since a tool that is not what it looks like might do something all the same.
     """
-    edits, told = _edits(arguments)
+    edits, covered = _edits(arguments)
     before = _file_at(paths)
     if edits:
         diff = _edited(before, edits)
-        return (diff, told) if diff else None
+        return (diff, covered) if diff else None
     content = next((name for name in _CONTENTS if isinstance(arguments.get(name), str)), None)
     if content is None or not paths or before is None:
         return None
@@ -43,10 +43,10 @@ def _edits(arguments: Mapping[str, Any]) -> tuple[list[tuple[str, str]], frozens
     several = arguments.get("edits")
     listed = [one for one in several if isinstance(one, Mapping)] if isinstance(several, list) else []
     edits = [(one[names[0]], one[names[1]]) for one in (arguments, *listed) if (names := _pair(one))]
-    told = set(_pair(arguments))
+    covered = set(_pair(arguments))
     if listed and len(listed) == len(several or ()) and all(set(one) == set(_pair(one)) for one in listed):
-        told.add("edits")
-    return edits, frozenset(told)
+        covered.add("edits")
+    return edits, frozenset(covered)
 
 
 def _pair(arguments: Mapping[str, Any]) -> tuple[str, ...]:

@@ -56,35 +56,37 @@ def described(request: Mapping[str, Any], *, is_whole: bool) -> Description:
     Args:
         is_whole: leave out nothing, however long.
     """
-    told = Description(is_whole)
-    told.add(f"{short(as_text(request.get('tool', 'a tool')))} wants to be run. Nothing has been done yet.")
+    description = Description(is_whole)
+    description.add(
+        f"The model wants to call {short(as_text(request.get('tool', 'a tool')))}. Nothing has been done yet."
+    )
     arguments, paths = _mapping(request.get("arguments")), _sequence(request.get("paths"))
     change = change_of(arguments, paths)
-    told_below = frozenset[str]() if change is None else change[1]
+    covered = frozenset[str]() if change is None else change[1]
     for name, value in arguments.items():
-        if name in told_below:
-            told.add(f"  {name}: see the change below ({len(as_text(value))} characters)")
+        if name in covered:
+            description.add(f"  {name}: see the change below ({len(as_text(value))} characters)")
         else:
-            told.add_text(str(name), as_text(value))
+            description.add_text(str(name), as_text(value))
     if not arguments:
-        told.add("  (no arguments)")
+        description.add("  (no arguments)")
     if change is not None:
-        told.add_text("change", change[0])
+        description.add_text("change", change[0])
     if paths:
-        told.add_text("paths", "\n".join(harmless(as_text(path)) for path in paths))
-    told.cut()
-    _add_reason(told, request)
-    return told
+        description.add_text("paths", "\n".join(harmless(as_text(path)) for path in paths))
+    description.cut()
+    _add_reason(description, request)
+    return description
 
 
-def _add_reason(told: Description, request: Mapping[str, Any]) -> None:
+def _add_reason(description: Description, request: Mapping[str, Any]) -> None:
     rule = _mapping(request.get("rule"))
     if rule.get("severity") == "danger":
-        told.add(f"  DANGER: {short(as_text(rule.get('note') or 'this is hard to undo'))}")
+        description.add(f"  DANGER: {short(as_text(rule.get('note') or 'this is hard to undo'))}")
     elif rule.get("note"):
-        told.add(f"  note: {short(as_text(rule['note']))}")
+        description.add(f"  note: {short(as_text(rule['note']))}")
     if request.get("reason") == "unevaluable-path":
-        told.add("  It could not be told for certain what this touches.")
+        description.add("  It could not be told for certain what this touches.")
 
 
 def rule_in_words(rule: Mapping[str, Any]) -> str:

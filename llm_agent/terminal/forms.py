@@ -36,10 +36,10 @@ def fill_in(console: Console, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _address(console: Console, asked: Mapping[str, Any]) -> dict[str, Any]:
     console.show(f"It wants you to open this address, and is told whether you agree: {harmless(str(asked.get('url')))}")
-    return _agreed(console) or {"action": "accept"}
+    return _refusal(console) or {"action": "accept"}
 
 
-def _agreed(console: Console) -> dict[str, Any] | None:
+def _refusal(console: Console) -> dict[str, Any] | None:
     """`None` for a yes, else the answer that is a no."""
     while True:
         typed = console.read_line("[y] go on  [n] no > ")
@@ -55,7 +55,7 @@ def _agreed(console: Console) -> dict[str, Any] | None:
 def _form(console: Console, fields: Mapping[str, Any], required: list[Any]) -> dict[str, Any]:
     if fields:
         console.show(f"It asks for: {short(', '.join(map(str, fields)))}")
-    refusal = _agreed(console)
+    refusal = _refusal(console)
     if refusal is not None:
         return refusal
     content: dict[str, Any] = {}
@@ -80,7 +80,7 @@ def _value(console: Console, name: str, field: Mapping[str, Any], is_required: b
         if typed is None:
             return None
         if not typed.strip():
-            if "default" in field:
+            if field.get("default") is not None:
                 return field["default"]
             if not is_required:
                 return _EMPTY
@@ -95,7 +95,7 @@ def _value(console: Console, name: str, field: Mapping[str, Any], is_required: b
 def _prompt(name: str, field: Mapping[str, Any], is_required: bool) -> str:
     title = short(as_text(field.get("title") or name))
     described = f" - {short(as_text(field['description']))}" if field.get("description") else ""
-    if "default" in field:
+    if field.get("default") is not None:
         empty = f"; empty for {short(as_text(field['default']))}"
     else:
         empty = "" if is_required else "; may be empty"

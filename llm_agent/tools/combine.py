@@ -29,6 +29,26 @@ from llm_agent.ports import ToolDeclaration, ToolProvider
 from llm_agent.tool_operation import Idempotency
 from llm_agent.tools.toolbox import Toolbox, unknown_tool
 
+Tools = ToolProvider | Callable[..., Any] | Sequence[Callable[..., Any] | ToolProvider]
+"""A provider, a function, or a list of both."""
+
+
+def provider_of(tools: Any, owner: str) -> ToolProvider:
+    """Return a provider as it is, and one made of a function, or of a list of functions and providers.
+
+    Raises:
+        ConfigError: it is neither; *owner* says whose argument it is.
+    """
+    if isinstance(tools, Sequence) and not isinstance(tools, str):
+        return combine(tools)
+    is_function = callable(tools) and not isinstance(tools, type) and not _claims_to_be_provider(tools)
+    return combine([tools]) if is_function else checked_provider(tools, owner)
+
+
+def _claims_to_be_provider(item: Any) -> bool:
+    """Whether it has a provider's method; one that has only half of them is named in the error."""
+    return any(callable(getattr(item, method, None)) for method in METHODS)
+
 
 def combine(items: Iterable[Callable[..., Any] | ToolProvider]) -> ToolProvider:
     """Return one provider for *items*.
@@ -66,7 +86,7 @@ def _grouped(items: Sequence[Any]) -> list[ToolProvider]:
 
 
 def _is_provider(item: Any, index: int) -> bool:
-    if any(callable(getattr(item, method, None)) for method in METHODS):
+    if _claims_to_be_provider(item):
         checked_provider(item, f"tools[{index}]")
         return True
     if not callable(item):
@@ -126,7 +146,7 @@ class Combined(Several):
             text = notices.PROVIDER_RAISED.format(failure=first_line_of(failure))
             return [refused(call, text) for call in requests]
         answers: list[ToolAnswer] = []
-        for provider, group in _runs(requests, owners):
+        for provider, group in _neighbours(requests, owners):
             if provider is None:
                 answers += [unknown_tool(call, tuple(owners)) for call in group]
             else:
@@ -145,7 +165,7 @@ class Combined(Several):
         return cast("Idempotency", declared(name)) if callable(declared) else "unknown"
 
 
-def _runs(
+def _neighbours(
     calls: Sequence[ToolRequest], owners: Mapping[str, ToolProvider]
 ) -> Iterator[tuple[ToolProvider | None, list[ToolRequest]]]:
     """Group neighbours that go to the same provider."""

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from llm_agent import notices
 from llm_agent.layers import (
     Layer,
     arguments_of,
@@ -24,9 +25,6 @@ from llm_agent.messages import ToolAnswer, ToolRequest
 from llm_agent.ports import ToolDeclaration, ToolProvider
 
 REASON: Final = "reason"
-DESCRIPTION: Final = (
-    "Why you make this call, in one short sentence for the person who watches. It changes nothing else."
-)
 
 
 class Reasons(Layer):
@@ -36,7 +34,7 @@ class Reasons(Layer):
         provider: whose tools get the argument; those with a `reason` of their own keep it.
 
     Raises:
-        ConfigError: *provider* is none.
+        ConfigError: *provider* is no tool provider.
 
     Threads: any. Belongs below a policy, whose prompt then shows the reason, and below `UnknownKeys`.
     """
@@ -88,7 +86,7 @@ def _augmented(declaration: Any) -> Any:
     # A strict function requires every property that it has: an optional one would be refused.
     if function.get("strict"):
         return declaration
-    properties = {**parameters.get("properties", {}), REASON: {"type": "string", "description": DESCRIPTION}}
+    properties = {**parameters.get("properties", {}), REASON: {"type": "string", "description": notices.REASON_OFFERED}}
     return {
         **declaration,
         "function": {**function, "parameters": {"type": "object", **parameters, "properties": properties}},

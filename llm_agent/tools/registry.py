@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import attrs
@@ -17,9 +17,7 @@ import attrs
 from llm_agent import notices
 from llm_agent.errors import ConfigError
 from llm_agent.layers import (
-    METHODS,
     Several,
-    checked_provider,
     declarations_of,
     declared_name,
     forwarded,
@@ -29,10 +27,7 @@ from llm_agent.layers import (
 from llm_agent.messages import LEGAL_TOOL_NAME, ToolAnswer, ToolRequest
 from llm_agent.ports import ToolDeclaration, ToolProvider
 from llm_agent.tool_operation import Idempotency
-from llm_agent.tools.combine import combine
-
-Tools = ToolProvider | Callable[..., Any] | Sequence[Callable[..., Any] | ToolProvider]
-"""A provider, a function, or a list of both."""
+from llm_agent.tools.combine import Tools, provider_of
 
 _PART: Final = re.compile(r"[A-Za-z0-9_-]*")
 _ALPHABET: Final = "A-Z, a-z, 0-9, _ and -"
@@ -173,20 +168,6 @@ class Registry(Several):
         if owner is None or not callable(declared):
             return "unknown"
         return cast("Idempotency", declared(name[len(owner.tag) :]))
-
-
-def provider_of(tools: Any, owner: str) -> ToolProvider:
-    """Return a provider as it is, and one made of a function, or of a list of functions and providers.
-
-    Raises:
-        ConfigError: it is neither; *owner* says whose argument it is.
-    """
-    if isinstance(tools, list | tuple):
-        return combine(tools)
-    is_function = callable(tools) and not isinstance(tools, type)
-    if is_function and not any(callable(getattr(tools, method, None)) for method in METHODS):
-        return combine([tools])
-    return checked_provider(tools, owner)
 
 
 def _checked(part: Any, what: str) -> str:

@@ -19,7 +19,17 @@ from typing import IO, Final, Literal
 
 import attrs
 
-from llm_agent.process_table import HAS_TABLE, KILL_ROUNDS, ProcessRow, family, row_of, send, writers
+from llm_agent.process_table import (
+    HAS_TABLE,
+    KILL_ROUNDS,
+    ProcessRow,
+    exit_of,
+    family,
+    leader_of,
+    pidfd_of,
+    send,
+    writers,
+)
 from llm_agent.tools.output import HeadAndTail
 
 _log = logging.getLogger("llm_agent.tools.process")
@@ -45,12 +55,10 @@ class RunningCommand:
     """
 
     def __init__(self, process: subprocess.Popen[bytes], mark: str, grace: float) -> None:
-        pid = process.pid
         self._process = process
         self._mark = mark
         self._grace = grace
-        # Without a line (no table, or somebody has waited for it already): what is known anyway.
-        self._leader = row_of(pid) or ProcessRow(pid, os.getpid(), pid, pid, 0, True)
+        self._leader = leader_of(process.pid)
         self._selector: selectors.BaseSelector | None = None
         self._pidfd = -1
         self._unwanted: tuple[threading.Event, ...] = ()
@@ -114,11 +122,9 @@ class RunningCommand:
         stdin = self._process.stdin
         if stdin is not None:
             self._register(stdin, selectors.EVENT_WRITE, _Writing(self, stdin, input).move)
-        try:
-            self._pidfd = os.pidfd_open(self._process.pid)
-        except (AttributeError, OSError):  # not Linux, or somebody else has buried it: `_exited` looks
-            return
-        self._selector.register(self._pidfd, selectors.EVENT_READ, self._note_exit)
+        self._pidfd = pidfd_of(self._process.pid)
+        if self._pidfd >= 0:  # otherwise `_exited` looks
+            self._selector.register(self._pidfd, selectors.EVENT_READ, self._note_exit)
 
     def _register(self, pipe: IO[bytes], event: int, move: Callable[[], None]) -> None:
         assert self._selector is not None
@@ -153,11 +159,9 @@ class RunningCommand:
         """Whether the first process is over; it is not waited for, so its pid stays ours."""
         if not self._has_exited and self._pidfd < 0:
             try:
-                state = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:  # a SIGCHLD handler of this process's has waited for it
+                self._has_exited = exit_of(self._process.pid) is not None
+            except ChildProcessError:
                 self._has_exited = True
-            else:
-                self._has_exited = state is not None
         return self._has_exited
 
     def _is_unwanted(self) -> bool:
@@ -218,7 +222,7 @@ class RunningCommand:
             if not HAS_TABLE:  # nobody could say whether the group is empty
                 send([], self._process.pid, signal.SIGKILL)
             try:
-                os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                exit_of(self._process.pid)  # raises where a wait would wait for nobody
                 return self._process.wait(_KILL_PATIENCE)
             except ChildProcessError:
                 self._process.returncode = 0  # Popen would invent the same; we do not pass it on

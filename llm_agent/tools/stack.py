@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llm_agent.ports import ToolProvider
+from llm_agent.tools.combine import Tools, provider_of
 from llm_agent.tools.reasons import Reasons
-from llm_agent.tools.registry import Registry, Tools, provider_of
+from llm_agent.tools.registry import Registry
 from llm_agent.tools.unknown_keys import OnWarn, UnknownKeys
 
 
@@ -25,8 +26,8 @@ def stacked(
         tools: a mapping of prefixes to providers, which becomes a `Registry`; a provider, such
             as a registry that was filled before; a function, or a list of functions and providers.
         reasons: whether the model may say why it calls a tool.
-        unknown_keys: who is told of arguments that no tool declares: a callable, True for one
-            line by `logging`, False for nobody.
+        unknown_keys: who is warned of arguments that a tool does not declare: a callable, True for
+            one line by `logging`, False for nobody.
 
     Raises:
         ConfigError: as the layers raise it.

@@ -1,7 +1,7 @@
 """A smoke alarm for arguments that no declaration knows.
 
 A completion that was cut short and then closed into valid JSON shows up as invented keys;
-servers ignore them and do part of the job. The law: this layer tells, and does nothing else;
+servers ignore them and do part of the job. The law: this layer warns, and does nothing else;
 calls and answers pass as they are.
 """
 
@@ -42,7 +42,7 @@ class UnknownKeysFound:
 
     tool: str
     unknown_keys: tuple[str, ...]
-    """Sorted; only those that had not been told of this tool before."""
+    """Sorted; only those that had not been reported of this tool before."""
     declared_keys: tuple[str, ...]
     """Sorted."""
     id: str
@@ -72,7 +72,7 @@ def log_warning(found: UnknownKeysFound) -> None:
 
 
 class UnknownKeys(Layer):
-    """Tells of arguments that a tool does not declare, once per tool and key.
+    """Warns of arguments that a tool does not declare, once per tool and key.
 
     Args:
         provider: what the calls go to.
@@ -80,7 +80,7 @@ class UnknownKeys(Layer):
             `None`: one line by `logging`. What it raises is dropped.
 
     Raises:
-        ConfigError: *provider* is none, or *on_warn* does not take one argument.
+        ConfigError: *provider* is no tool provider, or *on_warn* does not take one argument.
 
     Threads: any. Quiet for tools it has not seen listed, and for schemas that do not say by
     themselves which keys there are: open ones, composed ones, those without properties.
@@ -91,9 +91,9 @@ class UnknownKeys(Layer):
         self._on_warn: OnWarn = log_warning if on_warn is None else _checked(on_warn)
         # Declared keys by tool, of the last listing: replaced as a whole.
         self._declared: Mapping[str, frozenset[str]] = {}
-        # Guards what has been told; a leaf.
+        # Guards what has been reported; a leaf.
         self._lock = threading.Lock()
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
 
     def tools_for_llm(self) -> list[ToolDeclaration]:
         """Return the provider's declarations, the same objects.
@@ -139,8 +139,8 @@ class UnknownKeys(Layer):
 
     def _news(self, tool: str, keys: Iterable[str]) -> tuple[str, ...]:
         with self._lock:
-            new = sorted(key for key in keys if (tool, key) not in self._told)
-            self._told.update((tool, key) for key in new)
+            new = sorted(key for key in keys if (tool, key) not in self._reported)
+            self._reported.update((tool, key) for key in new)
         return tuple(new)
 
 

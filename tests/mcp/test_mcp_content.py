@@ -102,12 +102,12 @@ HINTS: list[tuple[dict[str, Any] | None, str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("hints", "idempotency", "is_harmless"), HINTS)
-def test_annotations_decide_the_class(hints: dict[str, Any] | None, idempotency: str, is_harmless: bool) -> None:
+@pytest.mark.parametrize(("hints", "idempotency", "may_overlap"), HINTS)
+def test_annotations_decide_the_class(hints: dict[str, Any] | None, idempotency: str, may_overlap: bool) -> None:
     """Only what a server says in so many words counts; silence is unknown."""
     catalogue = Catalogue.of([{"name": "t", "annotations": hints}])
 
-    assert (idempotency, is_harmless) == (catalogue.idempotency_of("t"), catalogue.is_harmless("t"))
+    assert (idempotency, may_overlap) == (catalogue.idempotency_of("t"), catalogue.may_overlap("t"))
 
 
 def test_a_declaration_is_the_servers_schema() -> None:

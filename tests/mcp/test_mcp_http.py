@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,7 +19,8 @@ import pytest
 from llm_agent.errors import McpError
 from llm_agent.mcp import McpServer, connect_http
 from llm_agent.messages import ToolRequest
-from llm_agent.testing import FakeServer, call_context
+from llm_agent.testing import FakeServer, ScriptedBackend, call_context
+from llm_agent.testing import call as tool_call
 from llm_agent.testing.tools import Progress
 
 SCRIPT = Path(__file__).parent / "servers" / "sdk.py"
@@ -245,3 +247,25 @@ def test_headers_are_sent(connect: Connect) -> None:
         thread.join(5)
 
     assert b"Bearer t0ken" in heard[0]
+
+
+def test_readme_wires_two_servers_behind_a_policy(shared: RunningServer) -> None:
+    """The block about MCP: what a server says only reads is free, and all else is asked."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    block = next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "connect_http(" in block)
+    for said, meant in {
+        'connect_stdio("mcp-server-time"': f'connect_stdio({sys.executable!r}, [{str(SCRIPT)!r}, "stdio"]',
+        "http://localhost:8000/mcp": shared.url,
+        "terminal.ask": "asked.append",
+    }.items():
+        assert said in block
+        block = block.replace(said, meant)
+    calls = [tool_call("time_add", a=1, b=2), tool_call("tickets_work", reason="It is due.")]
+    names: dict[str, Any] = {"key": "k", "backend": ScriptedBackend([calls, "Done."]), "asked": []}
+
+    exec(block + "    outcome = loop.run('Work.').result(20)\n", names)
+
+    told = [message.text for message in names["outcome"].messages if message.role == "tool"]
+    assert told[0] == "3"
+    assert [request["arguments"] for request in names["asked"]] == [{"reason": "It is due."}]
+    assert "the user refused" in told[1]

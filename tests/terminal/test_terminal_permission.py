@@ -136,8 +136,8 @@ def test_two_questions_are_put_one_after_the_other(typist: Typist) -> None:
         thread.start()
     for _ in threads:
         shown = typist.wait_for("> ")
-        assert ("first wants" in shown) != ("second wants" in shown)
-        typist.type("y\n" if "first wants" in shown else "n\n")
+        assert ("call first." in shown) != ("call second." in shown)
+        typist.type("y\n" if "call first." in shown else "n\n")
     for thread in threads:
         thread.join(5)
 
@@ -159,7 +159,7 @@ def test_arguments_are_shown_before_everything_else(typist: Typist) -> None:
     typist.answer()
 
     parts = [
-        "run wants to be run. Nothing has been done yet.",
+        "The model wants to call run. Nothing has been done yet.",
         "command: git",
         'args: ["push","--force"]',
         "reason: trust me",
@@ -226,7 +226,7 @@ def test_a_long_argument_is_cut_and_can_be_seen_whole(typist: Typist) -> None:
 
     assert "step 59" not in first
     assert "[... 20 more lines]" in first
-    assert "[..." not in whole.partition("wants to be run")[2]
+    assert "[..." not in whole.partition("wants to call")[2]
 
 
 # -- changes -----------------------------------------------------------------------------------

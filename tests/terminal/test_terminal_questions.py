@@ -92,12 +92,22 @@ def test_a_form_is_filled_in_line_by_line(typist: Typist) -> None:
 
 
 def test_a_value_that_does_not_fit_is_asked_for_again(typist: Typist) -> None:
-    """No server is sent what its schema forbids."""
+    """No server is sent a value of another type than its schema says."""
     typist.ask(form(required=("age",), age={"type": "integer"}))
     typist.type("y\n")
     typist.type("\n", after="age (a whole number): ")
     typist.type("old\n", after="This one is required.\n  age (a whole number): ")
     typist.type("36\n", after="That does not fit; expected a whole number.\n  age (a whole number): ")
+
+    assert typist.answer() == {"action": "accept", "content": {"age": 36}}
+
+
+def test_a_default_of_null_is_none(typist: Typist) -> None:
+    """An empty line leaves the field out, and the form goes on."""
+    typist.ask(form(name={"type": "string", "default": None}, age={"type": "integer"}))
+    typist.type("y\n")
+    typist.type("\n", after="name (text; may be empty): ")
+    typist.type("36\n", after="age (a whole number; may be empty): ")
 
     assert typist.answer() == {"action": "accept", "content": {"age": 36}}
 

@@ -88,7 +88,7 @@ def test_an_offset_behind_the_end_says_where_the_end_is(tmp_path: Path) -> None:
     """The way out is in the answer."""
     (tmp_path / "a").write_text("1\n2\n")
 
-    assert "behind the end: a has 2 lines" in refused(tmp_path, "read", path="a", offset=9)
+    assert "past the end: a has 2 lines" in refused(tmp_path, "read", path="a", offset=9)
 
 
 def test_an_empty_file_is_said_to_be_empty(tmp_path: Path) -> None:

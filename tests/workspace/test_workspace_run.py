@@ -238,6 +238,19 @@ def test_an_artifact_that_cannot_be_kept_costs_no_answer(tmp_path: Path) -> None
 
     assert not answer.is_error
     assert "not kept" in str(answer.content)
+
+
+def test_a_store_that_raises_costs_no_answer(tmp_path: Path) -> None:
+    """Whatever it raises: it is somebody else's."""
+
+    class Broken:
+        def write(self, name: str, text: str) -> Any:
+            raise TypeError("no such bucket")
+
+    answer = answered(Workspace(tmp_path, run=True, artifacts=Broken()), "seq", "100000")
+
+    assert not answer.is_error
+    assert "not kept: TypeError: no such bucket" in str(answer.content)
     assert str(answer.content).endswith("100000\n[exit status 0]")
 
 

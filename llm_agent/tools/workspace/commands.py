@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -18,12 +17,14 @@ import attrs
 
 from llm_agent import notices
 from llm_agent.call_context import current_call
+from llm_agent.codec import error_text
 from llm_agent.excerpt import excerpt
 from llm_agent.messages import ToolAnswer
 from llm_agent.ports import ArtifactStore
+from llm_agent.process_table import signal_name
 from llm_agent.tools.process import CommandResult, run_command
+from llm_agent.tools.workspace.call import answer_chars
 from llm_agent.tools.workspace.confinement import Root
-from llm_agent.tools.workspace.room import room
 
 # Bytes of output that are held in memory, and so the most an artifact has: the beginning and the end.
 _KEPT_BYTES: Final = 4 << 20
@@ -75,7 +76,7 @@ class Commands:
 
     def _shown(self, output: str) -> str:
         """The output, or its two ends with the whole of it in an artifact."""
-        cut = excerpt(output, room())
+        cut = excerpt(output, answer_chars())
         if cut is None:
             return output
         start = len(cut.head)
@@ -86,8 +87,9 @@ class Commands:
         name = f"run-{uuid.uuid4().hex if call is None else call.id}"
         try:
             kept = self.artifacts.write(name, output)
-        except OSError as problem:  # the command has run: its answer is not lost over this
-            return cut.joined(f"[... characters {start} to {start + cut.elided} are left out, not kept: {problem} ...]")
+        except Exception as problem:  # a shield: the command has run, its answer is not lost over a store
+            why = error_text(problem)
+            return cut.joined(f"[... characters {start} to {start + cut.elided} are left out, not kept: {why} ...]")
         marker = notices.EXCERPT_STORED.format(bytes=kept.bytes, file=kept.file, digest=kept.digest, **places)
         return cut.joined(marker)
 
@@ -129,15 +131,8 @@ def _ending(done: CommandResult) -> str:
     if done.returncode is None:
         return "it has ended; its exit status is not known"
     if done.returncode < 0:
-        return f"it was ended by {_signal_name(-done.returncode)}"
+        return f"it was ended by {signal_name(-done.returncode)}"
     return f"exit status {done.returncode}"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _environment() -> dict[str, str]:

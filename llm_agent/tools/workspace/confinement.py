@@ -30,7 +30,8 @@ from llm_agent.errors import ConfigError
 # To be walked through, a folder need not be readable; only Linux has a flag for that.
 _STEP: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, opening a pipe that nobody writes to would never return.
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+OPEN_TO_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+OPEN_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DRAFT: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # Source: path_resolution(7), the kernel's own limit.
@@ -65,7 +66,7 @@ class Place:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            raise _told(problem, self.shown) from problem
+            raise _in_words(problem, self.shown) from problem
 
     @contextmanager
     def opened(self) -> Iterator[BinaryIO]:
@@ -75,9 +76,9 @@ class Place:
             OSError: there is none; says what there is.
         """
         try:
-            handle = os.open(self.name, _READ, dir_fd=self.folder)
+            handle = os.open(self.name, OPEN_TO_READ, dir_fd=self.folder)
         except OSError as problem:
-            raise _told(problem, self.shown) from problem
+            raise _in_words(problem, self.shown) from problem
         with _closed_after(handle):
             _check_regular(os.fstat(handle).st_mode, self.shown)  # first: Python opens no folder
             with open(handle, "rb", buffering=0, closefd=False) as file:
@@ -107,7 +108,7 @@ class Place:
             with suppress(OSError):  # the first trouble is the one to tell
                 os.unlink(draft, dir_fd=self.folder)
             if isinstance(problem, OSError):
-                raise _told(problem, self.shown) from problem
+                raise _in_words(problem, self.shown) from problem
             raise
 
     def _draft(self, name: str, data: bytes, seen: os.stat_result | None) -> None:
@@ -124,11 +125,10 @@ class Place:
         Raises:
             OSError: it is no folder; says so.
         """
-        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            handle = os.open(self.name, flags, dir_fd=self.folder)
+            handle = os.open(self.name, OPEN_FOLDER, dir_fd=self.folder)
         except OSError as problem:
-            raise _told(problem, self.shown) from problem
+            raise _in_words(problem, self.shown) from problem
         with _closed_after(handle):
             yield handle
 
@@ -170,7 +170,7 @@ class Root:
         shown = _shortened("/".join(parts) or ".")
         way: list[int] = []
         try:
-            way.append(self._entered())
+            way.append(self._opened())
             name = self._walked(way, list(parts), shown, make_folders)
             yield Place(way[-1], name, shown)
         finally:
@@ -180,11 +180,11 @@ class Root:
     @contextmanager
     def as_working_folder(self) -> Iterator[str]:
         """Yield what a command takes as its `cwd` to be in this folder, whatever its path leads to by then."""
-        handle = self._entered()
+        handle = self._opened()
         with _closed_after(handle):
             yield f"/proc/self/fd/{handle}" if os.path.isdir("/proc/self/fd") else str(self.path)
 
-    def _entered(self) -> int:
+    def _opened(self) -> int:
         try:
             return os.open(self.path, _STEP)
         except OSError as problem:
@@ -318,10 +318,10 @@ def _entered(name: str, folder: int, shown: str, make: bool) -> int:
                 os.mkdir(name, dir_fd=folder)
         return os.open(name, _STEP, dir_fd=folder)
     except OSError as problem:
-        raise _told(problem, shown, name) from problem
+        raise _in_words(problem, shown, name) from problem
 
 
-def _told(problem: OSError, shown: str, name: str | None = None) -> OSError:
+def _in_words(problem: OSError, shown: str, name: str | None = None) -> OSError:
     """The same trouble in words for the model; our own as it is."""
     if problem.errno is None:
         return problem
@@ -342,10 +342,18 @@ def _check_regular(mode: int, shown: str) -> None:
         raise OSError(f"{shown} is a {kind_of(mode)}, not a file")
 
 
+_KINDS: Final = {
+    stat.S_IFDIR: "folder",
+    stat.S_IFREG: "file",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+}
+
+
 def kind_of(mode: int) -> str:
     """Name what a mode says: `folder`, `file`, `link`, or one of the special ones."""
-    kinds = {stat.S_IFDIR: "folder", stat.S_IFREG: "file", stat.S_IFLNK: "link", stat.S_IFIFO: "named pipe"}
-    return kinds.get(stat.S_IFMT(mode)) or {stat.S_IFSOCK: "socket"}.get(stat.S_IFMT(mode), "device")
+    return _KINDS.get(stat.S_IFMT(mode), "device")
 
 
 def _take_over(handle: int, seen: os.stat_result) -> None:

@@ -16,10 +16,9 @@ from typing import Any, Final
 
 import attrs
 
-from llm_agent.call_context import current_call
 from llm_agent.codec import clean_text
-from llm_agent.tools.workspace.confinement import DEEPEST, Root, kind_of
-from llm_agent.tools.workspace.room import room
+from llm_agent.tools.workspace.call import answer_chars, stop_if_given_up
+from llm_agent.tools.workspace.confinement import DEEPEST, OPEN_FOLDER, OPEN_TO_READ, Root, kind_of
 
 # Entries that are shown of a long list.
 _MOST_LISTED: Final = 1_000
@@ -34,9 +33,6 @@ _ALWAYS_LEFT_OUT: Final = ".git"
 
 # What `confinement` takes in no path.
 _UNSPEAKABLE: Final = re.compile(r"[\x00-\x1f\x7f\\]")
-
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def list_names(root: Root, path: str) -> str:
@@ -81,7 +77,7 @@ def bounded(lines: Iterable[str], note: str, most: int) -> str:
     """Join lines up to a size that a model is shown the whole of; the *note* follows how many are left out."""
     kept: list[str] = []
     chars = left_out = 0
-    most_chars = room()
+    most_chars = answer_chars()
     for line in lines:
         chars += len(line) + 1
         if left_out or len(kept) >= most or chars > most_chars:
@@ -161,7 +157,7 @@ class Walk:
             self.note = f"[folders more than {DEEPEST} deep were not looked into]"
             return
         try:
-            inner = os.open(name, _FOLDER, dir_fd=folder)
+            inner = os.open(name, OPEN_FOLDER, dir_fd=folder)
         except OSError:  # not ours to read, or no folder any more
             return
         try:
@@ -178,10 +174,8 @@ class Walk:
 
 def _while_wanted(entries: Iterable[os.DirEntry[str]]) -> Iterator[os.DirEntry[str]]:
     """Yield them as long as somebody waits for the call; a folder may hold a million."""
-    call = current_call()
     for entry in entries:
-        if call is not None and call.cancelled.is_set():
-            raise TimeoutError("the call was given up")
+        stop_if_given_up()
         yield entry
 
 
@@ -225,7 +219,7 @@ def _ignored_above(root: Root, parts: Sequence[str]) -> Ignored:
 
 def _text_in(folder: int) -> str:
     try:
-        handle = os.open(_IGNORE_FILE, _FILE, dir_fd=folder)
+        handle = os.open(_IGNORE_FILE, OPEN_TO_READ, dir_fd=folder)
     except OSError:  # there is none, which is the usual case
         return ""
     try:

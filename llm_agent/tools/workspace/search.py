@@ -20,10 +20,10 @@ import attrs
 
 from llm_agent.call_context import current_call
 from llm_agent.tools.process import CommandResult, run_command
+from llm_agent.tools.workspace.call import answer_chars
 from llm_agent.tools.workspace.confinement import Root
 from llm_agent.tools.workspace.encodings import SNIFFED, encoding_of
 from llm_agent.tools.workspace.listing import GlobPattern, Walk, bounded, shown_name
-from llm_agent.tools.workspace.room import room
 from llm_agent.tools.workspace.text_files import Line, line_shown, lines_of
 
 # How long a search may take, in seconds; less when the call has less left.
@@ -32,9 +32,11 @@ _MOST_HITS: Final = 200
 # Hits of one file, so that one log does not hide all others.
 _MOST_PER_FILE: Final = 100
 _MOST_CONTEXT: Final = 20
+# Characters of one line that are shown: a list of hits has less room for each than a page.
+_LINE_CHARS: Final = 500
 _PATTERN_CHARS: Final = 4_000
 # Bytes kept of what a finder tells: a name and a number per hit.
-_FINDER_BYTES: Final = 4 << 20
+_FINDER_BYTES: Final = 8 << 20
 
 _CHILD: Final = Path(__file__).with_name("search_child.py")
 
@@ -164,7 +166,7 @@ def _run(root: Root, command: list[str], input: bytes) -> CommandResult:
             cwd=folder,
             input=input,
             timeout=_patience(),
-            max_output=2 * _FINDER_BYTES,
+            max_output=_FINDER_BYTES,
             merge_stderr=False,
         )
 
@@ -200,7 +202,7 @@ def _hits(done: CommandResult, walk: Walk, fitting: GlobPattern | None) -> Hits:
 
 
 def _shown(root: Root, hits: Hits, context: int) -> Iterator[str]:
-    chars, most_chars = 0, room()
+    chars, most_chars = 0, answer_chars()
     for name, numbers in hits.by_file.items():
         if chars > most_chars:  # `bounded` would not show it, so it need not be read
             hits.notes.append("[lines of further files are not shown]")
@@ -220,7 +222,7 @@ def _of_file(root: Root, name: str, numbers: set[int], context: int) -> list[str
     for number, line in lines.items():
         if context and last and number > last + 1:
             shown.append("--")
-        shown.append(f"{number}{':' if number in numbers else '-'}{line_shown(line)[:500]}")
+        shown.append(f"{number}{':' if number in numbers else '-'}{line_shown(line, _LINE_CHARS)}")
         last = number
     return shown if lines else []
 

@@ -17,9 +17,9 @@ from typing import BinaryIO, Final
 
 import attrs
 
-from llm_agent.call_context import current_call
 from llm_agent.codec import clean_text
 from llm_agent.line_diff import line_diff
+from llm_agent.tools.workspace.call import answer_chars, stop_if_given_up
 from llm_agent.tools.workspace.confinement import Place, Root
 from llm_agent.tools.workspace.encodings import (
     SNIFFED,
@@ -29,7 +29,6 @@ from llm_agent.tools.workspace.encodings import (
     encoding_of,
     line_end_of,
 )
-from llm_agent.tools.workspace.room import room
 
 # Characters of one line that are shown: what is longer was not written by hand.
 LINE_CHARS: Final = 2_000
@@ -37,7 +36,9 @@ LINE_CHARS: Final = 2_000
 _COUNTED: Final = 16 << 20
 # Above this size, in bytes, a file is not edited: an edit holds it in memory several times.
 _EDITABLE: Final = 16 << 20
-_PIECE: Final = 1 << 20  # bytes of a file in memory at a time
+# Bytes of a file that are in memory at a time.
+_PIECE: Final = 1 << 20
+# Lines that are named where a text was found more than once.
 _MOST_PLACES: Final = 10
 
 
@@ -76,7 +77,7 @@ def lines_of(file: BinaryIO, encoding: Encoding) -> Iterator[Line]:
         begun, chars = (begun + rest)[: LINE_CHARS + 1], chars + len(rest)
         if not data:
             break
-        _stop_if_given_up()
+        stop_if_given_up()
     if chars:
         yield Line(begun, chars, "")
 
@@ -87,17 +88,11 @@ def _line(text: str, chars: int) -> Line:
     return Line(text[: LINE_CHARS + 1], chars, "\n")
 
 
-def _stop_if_given_up() -> None:
-    call = current_call()
-    if call is not None and call.cancelled.is_set():
-        raise TimeoutError("the call was given up")
-
-
-def line_shown(line: Line) -> str:
-    """Return a line as it is shown: cut where it is too long, with what was cut."""
-    if line.chars <= LINE_CHARS:
+def line_shown(line: Line, most: int = LINE_CHARS) -> str:
+    """Return a line as it is shown: at most *most* characters (`LINE_CHARS` or less), and how many more it has."""
+    if line.chars <= most:
         return line.text
-    return f"{line.text[:LINE_CHARS]}[... {line.chars - LINE_CHARS} more characters]"
+    return f"{line.text[:most]}[... {line.chars - most} more characters]"
 
 
 # -- reading -------------------------------------------------------------------------------
@@ -107,7 +102,7 @@ def read_page(root: Root, path: str, offset: int, limit: int) -> str:
     """Return lines from number *offset* on, numbered; below them what else there is to know.
 
     Raises:
-        ValueError: *offset* or *limit* is below 1, or *offset* behind the end.
+        ValueError: *offset* or *limit* is below 1, or *offset* is past the end.
         OSError: no file of the workspace.
     """
     if offset < 1 or limit < 1:
@@ -139,7 +134,7 @@ class _Page:
     total: int | None = None
     """Lines of the file, where they were counted."""
     is_last: bool = True
-    _room: int = attrs.field(factory=room)
+    _room: int = attrs.field(factory=answer_chars)
     _chars: int = 0
 
     def filled(self, lines: Iterator[Line], size: int) -> _Page:
@@ -171,7 +166,7 @@ class _Page:
 def _page(shown: str, page: _Page, encoding: Encoding, size: int) -> str:
     if not page.lines:
         if page.total:
-            raise ValueError(f"offset {page.offset} is behind the end: {shown} has {page.total} lines")
+            raise ValueError(f"offset {page.offset} is past the end: {shown} has {page.total} lines")
         return f"[{shown} is empty]"
     width = len(str(page.end))
     numbered = [f"{number:>{width}}\t{line_shown(line)}" for number, line in enumerate(page.lines, page.offset)]
@@ -271,7 +266,7 @@ def edit_part(root: Root, path: str, old: str, new: str, replace_all: bool) -> s
         replaced = _replaced(text, found, len(old), new.replace("\n", line_end_of(text)))
         place.replace(encoding.encode(replaced), status)
     diff = line_diff(_shown(text), _shown(replaced), most_lines=60)
-    return f"Replaced {_places(len(found))} in {place.shown}.\n{diff}"
+    return f"Replaced {_counted(len(found))} in {place.shown}.\n{diff}"
 
 
 def _plain(text: str) -> str:
@@ -329,7 +324,7 @@ class _RealPlaces:
         return place + bisect.bisect_right(self._windows_ends, place)
 
 
-def _places(count: int) -> str:
+def _counted(count: int) -> str:
     return "1 place" if count == 1 else f"{count} places"
 
 
