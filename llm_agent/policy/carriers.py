@@ -120,7 +120,9 @@ _LOOKS: Final[Mapping[str, frozenset[str]]] = {
     "docker": names("ps images logs inspect version info port top stats history"),
     "kubectl": names("get describe logs version explain top api-resources cluster-info"),
 }
-_OTHER_SERVER: Final = re.compile(r"-H|--(?:h|c|k|s|t|a)")
+_OTHER_SERVER: Final = re.compile(
+    r"-[Hs]|--(?:host|config|context|cluster|kubeconfig|server|token|tls|user|as|certificate|client|cache|profile)"
+)
 
 # `uv run pytest`: the words that are followed by a command.
 RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {

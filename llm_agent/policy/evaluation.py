@@ -301,7 +301,8 @@ def _suggested_folder(facts: Facts) -> str | None:
 def _suggested_command(commands: Sequence[Command], is_whole: bool) -> dict[str, Any]:
     """The program of the one command, with its subcommand, or else with exactly these arguments.
 
-    Whoever allows `git log` for good means its options, too; whoever allows `rm -r build` means no other folder.
+    Whoever allows `git log` for good means its options, too; whoever allows `rm -r build` means no other
+    folder, and `git stash list` no `git stash drop`.
     """
     from llm_agent.policy.carriers import DECIDED_LATER, WITH_SUBCOMMANDS
 

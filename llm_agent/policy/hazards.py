@@ -94,7 +94,8 @@ def changes_root_or_home(command: Command, home: str | None = None) -> bool | No
     if name not in _CHANGERS and not (packing and any(word.startswith(packing) for word in command.words)):
         return False
     targets = _operands(command)
-    if name == "mv" and len(targets) > 1:  # into a home is no harm
+    names_target = any(re.match(r"-[A-Za-z]*t|--t", word) for word in command.words)
+    if name == "mv" and len(targets) > 1 and not names_target:  # into a home is no harm
         targets = targets[:-1]
     return any(_is_root_or_home(target, home, command.is_moved) is True for target in targets)
 
