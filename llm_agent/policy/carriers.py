@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from llm_agent.policy.shell import names
+from llm_agent.policy.shell import Word, names
 
 # Those that name or read a command in a way that is not followed here.
 ALWAYS: Final = names("""
@@ -130,6 +130,12 @@ RUNNERS: Final[Mapping[str, tuple[str, ...]]] = {
     "bundle": ("exec",),
     **dict.fromkeys(("npx", "bunx", "pnpx", "uvx"), ()),
 }
+
+# What `find -exec` may run and be no more than it: they read the files that they are given, and write none.
+_READERS: Final = names(
+    "basename cat cksum dirname du echo egrep fgrep file grep head ls md5sum printf readlink realpath rg sha1sum "
+    "sha256sum stat tail wc"
+)
 
 _GIT_FLAGS: Final = names(
     "--no-pager -P --bare --no-replace-objects --literal-pathspecs --glob-pathspecs --noglob-pathspecs "
@@ -252,6 +258,37 @@ def _sed(words: Sequence[str]) -> bool:
 def _awk(words: Sequence[str]) -> bool:
     operands = [word for word in words if not re.fullmatch(r"-F.+|-v[A-Za-z_]\w*=[^\\]*", word)]
     return not operands or operands[0].startswith("-") or bool(re.search(r"system|getline|[|>@]", operands[0]))
+
+
+def split_find(words: Sequence[Word]) -> tuple[tuple[Word, ...], list[tuple[Word, ...]]]:
+    """Take what reads each file found, `-exec grep -n x {} +`, out of the *words* of a `find`.
+
+    What stands for a file comes back as an unreadable word. Anything else that is run stays where it is.
+    """
+    if None in words:  # it may be the end of a command, or the beginning of one
+        return tuple(words), []
+    own: list[Word] = []
+    runs: list[tuple[Word, ...]] = []
+    place = 0
+    while place < len(words):
+        length = _length_of_reading(words[place:])
+        if length:
+            runs.append(tuple(None if "{}" in str(word) else word for word in words[place + 1 : place + length]))
+            place += length + 1
+        else:
+            own.append(words[place])
+            place += 1
+    return tuple(own), runs
+
+
+def _length_of_reading(words: Sequence[Word]) -> int:
+    """How many of *words* come before the `;` or `+` that ends `-exec` and a reader; 0 if they do not begin so."""
+    if len(words) < 2 or words[0] != "-exec" or words[1] not in _READERS:
+        return 0
+    for place, word in enumerate(words):
+        if word == ";" or (word == "+" and words[place - 1] == "{}"):
+            return place
+    return 0
 
 
 def git_parts(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

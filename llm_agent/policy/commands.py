@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import attrs
 
-from llm_agent.policy.carriers import INTERPRETERS, RUNNERS, carries, git_parts, is_input
+from llm_agent.policy.carriers import INTERPRETERS, RUNNERS, carries, git_parts, is_input, split_find
 from llm_agent.policy.shell import Simple, Word, names, simple_commands
 from llm_agent.policy.wrappers import (
     READABLE_SHELLS,
@@ -236,6 +236,8 @@ class _Scene:
                 return self._wrapper(first, name, rest)
         except Unmodelled:
             return [self._plain(first, name, rest), _unknown(rest, self.redirects)]
+        if known == "find":
+            return self._find(first, name, rest)
         plain = self._plain(first, name, rest)
         runs = RUNNERS.get(known)
         if runs is None or tuple(rest[: len(runs)]) != runs:
@@ -303,6 +305,11 @@ class _Scene:
             raise Unmodelled("words of eval that cannot be read")
         inner = _of_script(" ".join(known), attrs.evolve(self, depth=self.depth + 1))
         return self._inside(self._plain(first, name, rest), inner)
+
+    def _find(self, first: Word, name: str, rest: Sequence[Word]) -> list[Command]:
+        own, runs = split_find(rest)
+        inside = attrs.evolve(self, depth=self.depth + 1, in_shell=False)
+        return [self._plain(first, name, own), *(command for words in runs for command in inside.commands(words))]
 
     def _runner(self, outer: Command, rest: Sequence[Word]) -> list[Command]:
         if not rest or rest[0] is None or rest[0].startswith("-"):

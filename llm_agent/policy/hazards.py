@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import re
 import unicodedata
+from collections.abc import Callable
 from typing import Final
 
 import attrs
@@ -199,11 +200,8 @@ def stops_machine(command: Command) -> bool | None:
     return False
 
 
-def _is_program(command: Command, is_meant: object) -> bool | None:
-    if command.program is None:
-        return None
-    assert callable(is_meant)
-    return bool(is_meant(command.program.casefold()))
+def _is_program(command: Command, is_meant: Callable[[str], bool]) -> bool | None:
+    return None if command.program is None else is_meant(command.program.casefold())
 
 
 def runs_unseen(command: Command) -> bool | None:

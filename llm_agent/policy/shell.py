@@ -43,6 +43,8 @@ _CONNECTIVES: Final = names("; & && || | |& ( ) { } ! if then elif else fi while
 _REDIRECTIONS: Final = names("< > >> >| <> &> &>> >& <&")
 # In a place where a command is expected these are grammar; there, the tree has misread something.
 _KEYWORDS: Final = names("! { } [[ ]] if then elif else fi case esac for select while until do done in function")
+# Of `[`: what is between its words is one of its own words; `<` and `>` would redirect.
+_COMPARISONS: Final = names("! = == !=")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_EXPANSION: Final = re.compile(
     r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])\})"
@@ -137,6 +139,10 @@ class _Script:
                 self._redirected(node)
             case "variable_assignment" | "variable_assignments":
                 self._assignment(node)
+            case "for_statement":
+                self._for(node)
+            case "test_command":
+                self._found.append(Simple(tuple(self._test(node))))
             case "file_redirect":  # $(< file)
                 self._found.append(Simple(redirects=(self._redirect(node)[0],)))
             case kind if kind in _GROUPS:
@@ -154,6 +160,33 @@ class _Script:
                 self._statement(child)
             elif child.text.strip() and child.type not in _CONNECTIVES:
                 raise Unclear(child.type)
+
+    def _for(self, node: Any) -> None:
+        keyword, name, *rest = node.children
+        if keyword.type != "for" or rest[-1].type != "do_group":
+            raise Unclear(node.type)  # `select` asks whoever is at the terminal
+        self._check_one_line([child for child in node.children[:-1] if child.type != ";"])
+        self._found.append(Simple(assigned=(self._matched(_NAME, name),)))
+        for child in rest[:-1]:
+            if child.is_named:
+                self._word(child)
+            elif child.type not in ("in", ";"):
+                raise Unclear(child.type)
+        self._statement(rest[-1])
+
+    def _test(self, node: Any) -> Iterator[Word]:
+        """The words of `[ ... ]`; the tree makes an expression of them, and of what only `[[` may hold."""
+        parts = list(_operands(node, 0))
+        if [parts[0].type, parts[-1].type] != ["[", "]"]:
+            raise Unclear("a condition")
+        self._check_one_line(parts)
+        for part in parts:
+            if part.is_named and part.type != "test_operator":
+                yield self._word(part)
+            elif part.is_named or part.type in _COMPARISONS or part in (parts[0], parts[-1]):
+                yield self._written(part)
+            else:
+                raise Unclear(part.type)
 
     def _assignment(self, node: Any) -> None:
         parts = node.children if node.type == "variable_assignments" else [node]
@@ -227,7 +260,7 @@ class _Script:
 
     def _word(self, node: Any) -> Word:
         match node.type:
-            case "word" | "number":
+            case "word" | "number" | "extglob_pattern":  # what a `!=` is followed by
                 return _unquoted(self._matched(_WORD, node))
             case "raw_string":
                 return self._written(node)[1:-1]
@@ -269,6 +302,12 @@ class _Script:
         if not pattern.fullmatch(text) or not text.isascii():
             raise Unclear(text)
         return text
+
+    def _check_one_line(self, nodes: Sequence[Any]) -> None:
+        """A line that ends between two words ends the command, whatever the tree makes of it."""
+        _check_apart(nodes)
+        if any("\n" in self._text[one.end_byte : next_one.start_byte] for one, next_one in pairwise(nodes)):
+            raise Unclear("words on two lines")
 
     def _written(self, node: Any) -> str:
         return self._text[node.start_byte : node.end_byte]
@@ -313,6 +352,17 @@ def _check_apart(nodes: Sequence[Any]) -> None:
             is_sign = next_one.type == "file_redirect" and next_one.children[0].type != "file_descriptor"
             if not is_sign:
                 raise Unclear("words that touch")
+
+
+def _operands(node: Any, depth: int) -> Iterator[Any]:
+    """What a condition is made of, from left to right."""
+    if depth > MAX_NESTING:
+        raise Unclear("too deep")
+    for child in node.children:
+        if child.type in ("unary_expression", "binary_expression"):
+            yield from _operands(child, depth + 1)
+        else:
+            yield child
 
 
 def _only(node: Any) -> Any:

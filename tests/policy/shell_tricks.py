@@ -87,6 +87,19 @@ while git status; do rm x; done
 until git status; do rm x; done
 for f in a b; do rm $f; done
 for rm in a; do $rm x; done
+for f in $(rm x); do git status; done
+for f in `rm x`; do git status; done
+for f in a; do git status; done; rm x
+for f in rm; do git log; $f x; done
+for PATH in ./evil; do git status; done
+for f in a; do git status; done > $(rm x)
+[ -n "$(rm x)" ] && git status
+[ -f x ] && rm x
+[ -f x ]; rm x
+[ -f x ] || rm x
+[ a = `rm x` ]
+[ a -o -v 'a[$(rm x)]' ]
+if [ -f x ]; then rm x; fi
 select f in a; do rm x; done
 case a in a) rm x;; esac
 case $(rm x) in a) git status;; esac

@@ -30,10 +30,10 @@ pytestmark = pytest.mark.skipif(BASH is None, reason="needs a real bash")
 
 END = "=end="
 RECORDED = ("forbidden", "git", "ls", "cat", "a", "b", "x", "xargs", "sudo")
-REAL = ("env", "timeout", "nice", "nohup", "stdbuf", "ionice", "setsid", "bash", "sh", "dash")
+REAL = ("env", "timeout", "nice", "nohup", "stdbuf", "ionice", "setsid", "bash", "sh", "dash", "find")
 # Programs that run others, for the tricks that need them.
 MORE = (
-    "cat", "xargs", "find", "awk", "gawk", "mawk", "sed", "perl", "python3", "python", "ruby", "node", "php", "lua",
+    "cat", "xargs", "awk", "gawk", "mawk", "sed", "perl", "python3", "python", "ruby", "node", "php", "lua",
     "tar", "split", "sort", "make", "ed", "vim", "ex", "busybox", "script", "flock", "taskset", "chrt", "setarch",
     "linux64", "m4", "zip", "cmake", "ssh-agent", "choom", "uclampset", "prlimit", "zsh", "ksh", "fish",
 )  # fmt: skip
@@ -166,6 +166,9 @@ words = st.sampled_from([
     "$((1))", '"`a`"', "a&b", "a>b", "2>b", "<x", ">x", "&>b", "2>&1", "]", "}",
     "'é'", '"é$x"', '"é;b"', "'\u00a0'", '"\U0001f600$(ls é)"', "'é'b", '"é\\""', "é",
 ])  # fmt: skip
+tests = st.sampled_from(
+    ["-f", "-d", "-n", "-z", "-v", "=", "!=", "==", "-eq", "-a", "-o", "!", "(", ")", "<", "\n", "]"]
+)
 programs = st.sampled_from([
     "ls", "ls", "a", "b", "cat", "git", "ls", "forbidden", "echo", "cat", "a", "env", "env X=1", "env -u X",
     "timeout 5", "timeout -s KILL 5", "nice", "nice -n 5", "time", "nohup", "stdbuf -oL", "setsid -w", "exec",
@@ -193,6 +196,9 @@ def compound(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         inner.map("cat <({})".format),
         st.builds("if {}; then {}; else {}; fi".format, inner, inner, inner),
         st.builds("while {}; do {}; break; done".format, inner, inner),
+        st.builds("for {} in {}; do {}; done".format, st.sampled_from("abxi"), st.lists(words).map(" ".join), inner),
+        st.builds("[ {} ] && {}".format, st.lists(words | tests, max_size=5).map(" ".join), inner),
+        st.builds("find . -maxdepth 0 -exec {} {};".format, inner, st.sampled_from(["{} +", "\\", "x{} \\"])),
         st.builds("bash -c {}".format, quoted),
         st.builds("sh -ec {}".format, quoted),
         st.builds("eval {}".format, quoted),

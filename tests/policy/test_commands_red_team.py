@@ -15,6 +15,7 @@ import pytest
 from judging import around, request, verdict
 
 from llm_agent.policy import Facts, danger_floor
+from llm_agent.policy.commands import commands_of, matches
 from llm_agent.policy.evaluation import suggestion_for
 
 FLOOR = danger_floor(home="/home/ann", config="/home/ann/.config/agent")
@@ -70,6 +71,15 @@ SED = [
     "sed '/a/e rm x' f", "sed '/a/,/b/e' f", "sed '/a/s/x/y/e' f", "sed -e p -e '1e rm x' f", "sed -e p -f x f",
     "sed '/[/]e rm x/p' f", "sed '/a/w x' f", "sed -e", "sed '/a;e rm x;/p' f", "sed '/a/r x' f",
 ]  # fmt: skip
+# Two lines are two commands, whatever a tree makes of them; and not all that is run for each file only reads it.
+LINES_AND_RUNS = [
+    "[ -f x\nevil ]", "[ -f x -a\nevil ]", "[-f x ] && ls", "[ -f x] && ls", "[ a < b ]", "[ a > b ]", "[[ a -eq b ]]",
+    "select f in a; do ls; done", "for ((i=0; i<3; i++)); do ls; done", "for x in a\nevil; do ls; done",
+    "find . -exec evil {} +", "find . -exec ./cat {} +", "find . -exec cat {}", "find . -exec {} x \\;",
+    "find . -exec cat {} \\; -delete", "find . -exec cat {} + -exec rm {} +", "find . -execdir cat {} +",
+    "find . -exec rg --pre x {} +", "find . $X -exec cat {} +", "find . -exec cat ~/.ssh/x \\;",
+    "find . -exec sh -c 'cat {}' \\;",
+]  # fmt: skip
 LOOKS = ["docker run x", "docker -H x ps", "docker ps --context x", "kubectl get pods --kubeconfig=x", "kubectl exec x",
          "kubectl get pods -s x", "kubectl get pods --profile-output=x"]  # fmt: skip
 ORDINARY = [
@@ -83,6 +93,9 @@ ORDINARY = [
     "rg x -g '!.git'", "tree -I .git", "rsync -a --exclude .git a b", "go test -v ./pkg -run TestX", "docker ps -a",
     "docker logs -f x", "kubectl get pods -n x", "RUST_LOG=debug cargo run", "GOOS=linux go build ./...",
     "mv a b", "mv x ~/", "chmod +x run.sh", "chmod -R u+w build", "rsync -a --delete a/ b/", "bat f", "pyenv versions",
+    "for f in a b; do cat $f; done", "for f in *.py; do wc -l \"$f\"; done", "for d in a b\ndo ls $d\ndone",
+    "[ -f x ] && cat x", "if [ ! -d build ]; then mkdir build; fi", "[ a != b ] || echo x", "[ x -gt 3 ] && ls",
+    "find . -name '*.py' -exec grep -n x {} +", "find . -type f -exec wc -l {} \\;",
     "install -m 755 a b", "gh pr list", "cargo build", "rustc x.rs", "ssh-add -l", "rmdir build",
 ]  # fmt: skip
 
@@ -105,7 +118,7 @@ def test_a_denied_program_is_not_run_by_another(line: str) -> None:
     assert decided(UNDER_FLOOR, line) == "ask"
 
 
-@pytest.mark.parametrize("line", [*HOME_WHOLE, *GIT_WORK, *SECRETS, *NO_PATTERNS, *SED, *LOOKS])
+@pytest.mark.parametrize("line", [*HOME_WHOLE, *GIT_WORK, *SECRETS, *NO_PATTERNS, *SED, *LOOKS, *LINES_AND_RUNS])
 def test_the_floor_asks(line: str) -> None:
     """A home may be lost by more than `rm`, and work that git keeps by more than a reset."""
     assert decided(UNDER_FLOOR, line) == "ask"
@@ -125,6 +138,16 @@ def test_xargs_is_judged_by_what_it_runs() -> None:
     assert decided(grep, "xargs grep -n x") == "allow"
     assert decided(exact, "xargs grep -n x") == "ask"
     assert decided(GIT_ONLY, "xargs git log") == "ask"
+
+
+def test_what_find_hands_to_a_reader_is_not_taken_for_its_name() -> None:
+    """`{}` is any file, and any number of them."""
+    find, cat = commands_of({"command": "find . -exec cat {} +"})
+
+    assert (find.program, find.tokens, find.is_opaque) == ("find", (".",), False)
+    assert matches({"command": "cat"}, cat, "allow") is True
+    assert matches({"command": "cat", "args": ["{}"], "exact": True}, cat, "allow") is None
+    assert matches({"command": "cat", "args": ["secret"]}, cat, "deny") is None
 
 
 def test_a_backslash_in_a_program_is_read_as_a_shell_would_too() -> None:
