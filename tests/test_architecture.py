@@ -17,7 +17,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
     ),
     1: (
         "cancel", "watchdog", "channel", "slot", "jsonl", "retry", "overflow", "patterns", "limits", "excerpt",
-        "line_diff", "bill", "process_table",
+        "line_diff", "bill", "process_table", "child_processes",
     ),
     2: ("ports", "budget", "scope", "streaming", "call_context", "layers", "asks", "run_core", "run", "live"),
     3: ("token_count", "prompt", "compactor", "session", "tools", "backends", "policy", "terminal", "mcp"),

@@ -8,7 +8,6 @@ does the asynchronous waiting for them.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Final
 
+from llm_agent.child_processes import Children, InterpreterExiting, why_not_started
 from llm_agent.errors import McpError
 from llm_agent.process_table import (
     HAS_TABLE,
@@ -45,8 +45,6 @@ _QUOTED_CHARACTERS: Final = 2_000
 KILL_PATIENCE: Final = 1.0
 # How long servers may take to follow a SIGTERM at interpreter exit, all together, in seconds.
 _EXIT_GRACE: Final = 0.25
-# How long an exit waits for a server that is just being started, in seconds.
-_START_PATIENCE: Final = 0.5
 # The pause between two looks at a process that was killed, in seconds.
 _LOOK: Final = 0.005
 
@@ -83,7 +81,7 @@ class ServerProcess:
         """Start *command*.
 
         Raises:
-            McpError: it was not found or cannot be executed, *cwd* is no folder, or the interpreter is exiting.
+            McpError: it was not found or cannot be executed, or *cwd* is no folder.
         """
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._mark = uuid.uuid4().hex
@@ -93,11 +91,7 @@ class ServerProcess:
         self._is_buried = False
         self._returncode: int | None = None
         self.last_words = LastWords()
-        with _LIVING.changing:
-            if _LIVING.is_over:
-                raise McpError("no server can be started: the interpreter is exiting")
-            self._child = _spawn(command, marked({**inherited, **(env or {})}, self._mark), cwd)
-            _LIVING.processes.add(self)
+        self._child = _spawn(command, marked({**inherited, **(env or {})}, self._mark), cwd)
         self.pid = self._child.pid
         self._leader = leader_of(self.pid)
         self.pidfd = pidfd_of(self.pid)
@@ -167,7 +161,7 @@ class ServerProcess:
             except ChildProcessError:  # somebody else has waited for it: Popen would invent a status
                 self._child.returncode = 0
             self._is_buried = True
-        _LIVING.processes.discard(self)
+        _SERVERS.strike(self)
         return True
 
     def _kill_the_rest(self) -> None:
@@ -212,48 +206,33 @@ def _spawn(
             command, env=env, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
         )
     except OSError as problem:
-        is_folder = cwd is not None and not os.path.isdir(cwd)
-        what = f"the working directory {os.fspath(cwd or '')!r}" if is_folder else f"the command {command[0]!r}"
-        raise McpError(f"{what} cannot be used: {problem.strerror}") from problem
+        raise McpError(why_not_started(problem, command[0], cwd)) from problem
 
 
-class _Living:
-    """The servers of this process that are not buried, for its end."""
-
-    def __init__(self) -> None:
-        # Held while a server is started, and during a fork: a child forked meanwhile would
-        # inherit ends of pipes that it could not know of.
-        self.changing = threading.RLock()
-        self.processes: set[ServerProcess] = set()
-        self.is_over = False
-
-    def end_all(self) -> None:
-        """At interpreter exit: SIGTERM, a moment, SIGKILL. None can be started from here on."""
-        self.is_over = True
-        if self.changing.acquire(timeout=_START_PATIENCE):  # one that is just being started is among them then
-            self.changing.release()
-        processes = tuple(self.processes)
-        for process in processes:
-            process.signal_group(signal.SIGTERM)
-        give_up = monotonic() + _EXIT_GRACE
-        pause = threading.Event()
-        while not all(process.bury() for process in processes) and monotonic() < give_up:
-            pause.wait(_LOOK)
-        for process in processes:
-            process.kill(_EXIT_GRACE)
-
-    def forget(self) -> None:
-        """In a forked child: the servers are the parent's."""
-        for process in tuple(self.processes):
-            process.disown()
-        self.__init__()  # type: ignore[misc]  # the parent's lock was held at the fork
+def _end(servers: Sequence[ServerProcess]) -> None:
+    """At interpreter exit: SIGTERM, a moment, SIGKILL."""
+    for server in servers:
+        server.signal_group(signal.SIGTERM)
+    give_up = monotonic() + _EXIT_GRACE
+    pause = threading.Event()
+    while not all(server.bury() for server in servers) and monotonic() < give_up:
+        pause.wait(_LOOK)
+    for server in servers:
+        server.kill(_EXIT_GRACE)
 
 
-_LIVING: Final = _Living()
+_SERVERS: Final = Children("server", _end)
 
-atexit.register(lambda: _LIVING.end_all())
-os.register_at_fork(
-    before=lambda: _LIVING.changing.acquire(),
-    after_in_parent=lambda: _LIVING.changing.release(),
-    after_in_child=_LIVING.forget,
-)
+
+def start_server(
+    command: Sequence[str], env: Mapping[str, str] | None, cwd: str | os.PathLike[str] | None
+) -> ServerProcess:
+    """Start a server that the exit of this process ends.
+
+    Raises:
+        McpError: it was not found or cannot be executed, *cwd* is no folder, or the interpreter is exiting.
+    """
+    try:
+        return _SERVERS.start(lambda: ServerProcess(command, env, cwd))
+    except InterpreterExiting as problem:
+        raise McpError(str(problem)) from None

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import attrs
 
-from llm_agent.mcp.process import ServerProcess
+from llm_agent.mcp.process import ServerProcess, start_server
 
 # The codes with which the SDK ends a request when the connection is over, and when it cannot read
 # the answer. The first is free for a server's own use as well, so its words count too.
@@ -86,7 +86,7 @@ class Command:
         Raises:
             McpError: it cannot be started.
         """
-        return _CommandReach(ServerProcess([self.command, *self.args], self.env, self.cwd), label)
+        return _CommandReach(start_server([self.command, *self.args], self.env, self.cwd), label)
 
 
 class _CommandReach:

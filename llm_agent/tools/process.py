@@ -12,25 +12,22 @@ which ones run.
 
 from __future__ import annotations
 
-import atexit
 import os
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
 import attrs
 
 from llm_agent.call_context import current_call
+from llm_agent.child_processes import Children, why_not_started
 from llm_agent.errors import ConfigError
 from llm_agent.process_table import kill_marked, marked
 from llm_agent.tools.output import HeadAndTail
 from llm_agent.tools.running_command import RunningCommand
-
-# How long an exit or a fork waits for commands that are just being started, in seconds.
-_START_PATIENCE: Final = 0.5
 
 
 @attrs.frozen(kw_only=True)
@@ -118,7 +115,7 @@ def run_command(
     }
     data = input.encode("utf-8", "replace") if isinstance(input, str) else input or b""
     try:
-        running = _LIVING.start(lambda: RunningCommand(_spawn(arguments, options), mark, grace))
+        running = _COMMANDS.start(lambda: RunningCommand(_spawn(arguments, options), mark, grace))
         return _ran(running, data, timeout, unwanted, max_output)
     except BaseException:  # Ctrl-C at any moment of it: Popen, too, forgets a child that it was making
         kill_marked(mark)
@@ -134,7 +131,7 @@ def _ran(
     try:
         end, returncode = running.run(input=input, deadline=deadline, unwanted=unwanted, output=output, errors=errors)
     finally:
-        _LIVING.strike(running)
+        _COMMANDS.strike(running)
     text, dropped = output.finish()
     stderr, dropped_stderr = errors.finish()
     return CommandResult(
@@ -186,83 +183,19 @@ def _spawn(arguments: str | list[str], options: Mapping[str, Any]) -> subprocess
     try:
         return subprocess.Popen(arguments, bufsize=0, stdout=subprocess.PIPE, start_new_session=True, **options)
     except OSError as problem:
-        cwd = options["cwd"]
-        if cwd is not None and not os.path.isdir(cwd):
-            what = f"the working directory {os.fspath(cwd)!r}"
-        else:
-            what = f"the command {(arguments if isinstance(arguments, str) else arguments[0])!r}"
+        program = arguments if isinstance(arguments, str) else arguments[0]
         # By its number, OSError makes itself the subclass that fits.
-        raise OSError(problem.errno, f"{what} cannot be used: {problem.strerror}") from problem
+        raise OSError(problem.errno, why_not_started(problem, program, options["cwd"])) from problem
     except ValueError as problem:  # a NUL byte somewhere
         raise ConfigError(f"run_command: {problem}") from problem
 
 
-class _Living:
-    """The commands of this process that run, for its end."""
-
-    def __init__(self) -> None:
-        # Guards the three below; told when a start is over. Re-entrant, because a signal handler
-        # may fork while its own thread is in here.
-        self._changed = threading.Condition(threading.RLock())
-        self._commands: set[RunningCommand] = set()
-        self._starting = 0
-        self._is_over = False
-
-    def start(self, spawn: Callable[[], RunningCommand]) -> RunningCommand:
-        """Start a command and enter it.
-
-        Raises:
-            RuntimeError: the interpreter is exiting.
-        """
-        with self._changed:
-            if self._is_over:
-                raise RuntimeError("no command can be started: the interpreter is exiting")
-            self._starting += 1
-        try:
-            command = spawn()
-            self._commands.add(command)
-            return command
-        finally:
-            with self._changed:
-                self._starting -= 1
-                self._changed.notify_all()
-
-    def strike(self, command: RunningCommand) -> None:
-        with self._changed:
-            self._commands.discard(command)
-
-    def end_all(self) -> None:
-        """Kill every command; none can be started from here on."""
-        with self._changed:
-            self._is_over = True
-            self._changed.wait_for(lambda: not self._starting, _START_PATIENCE)
-            commands = tuple(self._commands)
-        for command in commands:
-            command.kill_group()
-        for command in commands:
-            command.kill()
-
-    def hold(self) -> None:
-        """Before a fork: no command is half started.
-
-        A child forked meanwhile would inherit the pipe on which `Popen` waits for its exec, and
-        ends of pipes that it could not know of.
-        """
-        self._changed.acquire()
-        self._changed.wait_for(lambda: not self._starting, _START_PATIENCE)
-
-    def release(self) -> None:
-        """After a fork, in the parent."""
-        self._changed.release()
-
-    def forget(self) -> None:
-        """In a forked child: the commands are the parent's, and so are the pipes to them."""
-        for command in tuple(self._commands):
-            command.disown()
-        self.__init__()  # type: ignore[misc]  # the parent's lock may have been held at the fork
+def _end(commands: Sequence[RunningCommand]) -> None:
+    """At interpreter exit: at once, the groups first, for whoever they may still start."""
+    for command in commands:
+        command.kill_group()
+    for command in commands:
+        command.kill()
 
 
-_LIVING: Final = _Living()
-
-atexit.register(lambda: _LIVING.end_all())
-os.register_at_fork(before=_LIVING.hold, after_in_parent=_LIVING.release, after_in_child=_LIVING.forget)
+_COMMANDS: Final = Children("command", _end)
