@@ -1,4 +1,4 @@
-"""The error tree; nothing else is raised on purpose.
+"""The error tree. Beside it only those of Python's own are raised that say it best: `TimeoutError`, `OSError`, ...
 
     AgentError
     ├── ConfigError (also ValueError)     the caller's fault, before anything started
@@ -10,7 +10,8 @@
     │   ├── HistoryMismatch               the messages given are not what the file holds
     │   └── UnansweredCalls               tool calls without an answer: repair first
     ├── BackendError                      one attempt failed; the chain decides what that means
-    └── McpError                          a tool server could not be reached or kept
+    ├── McpError                          a tool server could not be reached or kept
+    └── NoTerminal                        there is nobody to ask
 
 The caller's fault and the world's fault never share a leaf. A message says which thing,
 what was expected, what came. What happens to the world during a run ends up in the
@@ -160,3 +161,7 @@ class BackendError(AgentError):
 
 class McpError(AgentError):
     """A tool server could not be reached, kept, or understood."""
+
+
+class NoTerminal(AgentError):
+    """There is no terminal to ask at, or it is gone."""

@@ -21,6 +21,7 @@ SAMPLES: list[errors.AgentError] = [
     errors.UnansweredCalls(["a", "b"]),
     errors.BackendError("busy", "http", status=503, retry_after=2.5, body={"error": "busy"}),
     errors.McpError("gone"),
+    errors.NoTerminal("none"),
 ]
 
 

@@ -357,11 +357,10 @@ def matches(narrowers: Mapping[str, Any], command: Command, decision: str) -> bo
     is_allow = decision == "allow"
     if is_allow and command.is_wrapper:
         return True  # judged by what it runs, which is among the commands too
-    args_any = narrowers.get("args-any", narrowers.get("args_any"))
     verdicts = [
         _matches_program(narrowers.get("command"), command, is_allow),
         _matches_first(narrowers.get("args") or (), command, is_allow),
-        _matches_any(args_any or (), command, is_allow),
+        _matches_any(narrowers.get("args-any") or (), command, is_allow),
         _has_no_more(len(narrowers.get("args") or ()), command) if narrowers.get("exact") else True,
     ]
     verdict = None if None in verdicts else all(verdicts)

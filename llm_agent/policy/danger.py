@@ -17,7 +17,7 @@ import attrs
 
 from llm_agent.errors import ConfigError
 from llm_agent.layers import declared_names
-from llm_agent.policy.evaluation import Answer, Check, Facts
+from llm_agent.policy.evaluation import Check, Facts, Truth
 from llm_agent.policy.paths import Place, contains, read_place
 from llm_agent.policy.rules import DANGER, Decision, Rule
 from llm_agent.ports import ToolProvider
@@ -105,7 +105,7 @@ def _folder(option: str, path: str | os.PathLike[str]) -> Place:
 
 # -- the predicates ------------------------------------------------------------------------------
 
-Hazard = Callable[["Command"], Answer]
+Hazard = Callable[["Command"], Truth]
 
 
 @attrs.frozen
@@ -117,7 +117,7 @@ class _Danger:
 
 
 def _denied(home: Place, config: Place | None) -> list[_Danger]:
-    def deletes(command: Command) -> Answer:
+    def deletes(command: Command) -> Truth:
         from llm_agent.policy.hazards import deletes_root_or_home
 
         return deletes_root_or_home(command, str(home))
@@ -126,7 +126,7 @@ def _denied(home: Place, config: Place | None) -> list[_Danger]:
     # The same, where it cannot be told: a target that is expanded, or another folder is current.
     rows.append(_suspected("deletes-unverifiably", "deletes recursively, and what cannot be told", deletes))
 
-    def changes(command: Command) -> Answer:
+    def changes(command: Command) -> Truth:
         from llm_agent.policy.hazards import changes_root_or_home
 
         return changes_root_or_home(command, str(home))
@@ -135,7 +135,7 @@ def _denied(home: Place, config: Place | None) -> list[_Danger]:
     if config is None:
         return rows
 
-    def names_config(command: Command) -> Answer:
+    def names_config(command: Command) -> Truth:
         from llm_agent.policy.hazards import names_inside
 
         return names_inside(command, str(config), str(home))
@@ -156,7 +156,7 @@ def _asked(config: Place | None) -> list[_Danger]:
         _named("names-guarded", "names a start-up file, a key, or what git keeps", "names_guarded"),
     ]
 
-    def unseen(facts: Facts) -> Answer:
+    def unseen(facts: Facts) -> Truth:
         from llm_agent.policy.hazards import runs_unseen
 
         return any(runs_unseen(command) is not False for command in facts.commands)
@@ -173,7 +173,7 @@ def _certain(name: str, note: str, hazard: Hazard) -> _Danger:
 
 
 def _suspected(name: str, note: str, hazard: Hazard) -> _Danger:
-    def check(facts: Facts) -> Answer:
+    def check(facts: Facts) -> Truth:
         # An unreadable program is suspected of everything; `runs-unseen` asks about it once, in true words.
         return any(hazard(each) is not False for each in facts.commands if each.program is not None)
 
@@ -181,19 +181,19 @@ def _suspected(name: str, note: str, hazard: Hazard) -> _Danger:
 
 
 def _named(name: str, note: str, hazard: str) -> _Danger:
-    def look(command: Command) -> Answer:
+    def look(command: Command) -> Truth:
         from llm_agent.policy import hazards
 
-        answer: Answer = getattr(hazards, hazard)(command)
+        answer: Truth = getattr(hazards, hazard)(command)
         return answer
 
     return _suspected(name, note, look)
 
 
-def _is_place_in(folder: Place, facts: Facts) -> Answer:
+def _is_place_in(folder: Place, facts: Facts) -> Truth:
     """Certain, or in another spelling of the same letters: some file systems tell no difference."""
     return any(contains(folder, place) is not False for place in facts.places if place.is_absolute)
 
 
-def _has_unreadable_place(facts: Facts) -> Answer:
+def _has_unreadable_place(facts: Facts) -> Truth:
     return any(location.place is None for location in facts.locations)

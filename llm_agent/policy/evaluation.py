@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("llm_agent.policy")
 
 Reason = Literal["rule", "no-match", "unevaluable-path"]
-Answer = bool | None
-"""Of one narrower about one thing; `None` is unknown."""
+Truth = bool | None
+"""What one narrower says of one thing; `None` is unknown."""
 COMMAND_PARAMS: Final = ("command", "args")
 """The arguments that hold a program and its arguments, where nothing else was said for a tool."""
 _SUBCOMMAND: Final = re.compile(r"[a-z][a-z0-9_-]*")
@@ -130,7 +130,7 @@ class Facts:
         return commands_of(self.arguments or {}, *self.command_params)
 
 
-Check = Callable[[Facts], Answer]
+Check = Callable[[Facts], Truth]
 """A predicate of the policy. Contract: pure; one that raises, or answers no truth value, is unknown."""
 
 
@@ -146,7 +146,6 @@ class Verdict:
     paths: tuple[str, ...] = ()
     """The places that could be read, absolute where the root is known."""
     fired: tuple[Rule, ...] = attrs.field(default=(), repr=False)
-
     """Every rule that decided."""
 
     @property
@@ -200,7 +199,7 @@ def _judged(rule: Rule, facts: Facts) -> _Judged:
     return _Judged(is_certain or rule.decision != "allow", is_sure, not is_certain)
 
 
-def _narrowers(rule: Rule, facts: Facts) -> Iterator[Sequence[Answer]]:
+def _narrowers(rule: Rule, facts: Facts) -> Iterator[Sequence[Truth]]:
     """Yield what each narrower of *rule* answers, one answer per thing it looks at, at least one."""
     if rule.under is not None:
         yield _open([_under(rule.folder, each.place, facts) for each in facts.locations], facts, facts.path_params)
@@ -212,7 +211,7 @@ def _narrowers(rule: Rule, facts: Facts) -> Iterator[Sequence[Answer]]:
         yield [_checked(rule.check, facts)]
 
 
-def _open(answers: Sequence[Answer], facts: Facts, params: Iterable[str]) -> Sequence[Answer]:
+def _open(answers: Sequence[Truth], facts: Facts, params: Iterable[str]) -> Sequence[Truth]:
     """*answers*, with one unknown where there is nothing to look at, or only what the tool does not take.
 
     A server drops an argument that it does not know: a `path` under `notes` in front of the
@@ -221,14 +220,14 @@ def _open(answers: Sequence[Answer], facts: Facts, params: Iterable[str]) -> Seq
     return answers if answers and facts.takes_one_of(params) else [*answers, None]
 
 
-def _under(folder: Place | None, place: Place | None, facts: Facts) -> Answer:
+def _under(folder: Place | None, place: Place | None, facts: Facts) -> Truth:
     if folder is None or place is None:
         return None
     folder = folder if facts.root is None else facts.root.joined(folder)
     return (resolved_contains if facts.is_local else contains)(folder, place)
 
 
-def _command(rule: Rule, facts: Facts) -> Sequence[Answer]:
+def _command(rule: Rule, facts: Facts) -> Sequence[Truth]:
     from llm_agent.policy import commands
 
     narrowers = {"command": rule.command, "args": rule.args, "args-any": rule.args_any, "exact": rule.exact}
@@ -242,7 +241,7 @@ def _command(rule: Rule, facts: Facts) -> Sequence[Answer]:
     ]
 
 
-def _checked(name: str, facts: Facts) -> Answer:
+def _checked(name: str, facts: Facts) -> Truth:
     check = facts.around.checks.get(name)
     if check is None or facts.arguments is None:
         return None

@@ -150,12 +150,12 @@ def read_grants(data: Any, where: str = "grants", read: Callable[[Any, str], Gra
     return tuple(read(each, f"{where}[{index}]") for index, each in enumerate(data))
 
 
-def amended(kept: Iterable[Any], given: Iterable[Grant], revoked: str | None) -> list[Any]:
-    """Return what a transcript has from now on: what it *kept*, less what was *revoked*, and what is new of *given*."""
+def amended(kept: Iterable[Any], held: Iterable[Grant], revoked: str | None) -> list[Any]:
+    """Return what a transcript has from now on: what it *kept*, less what was *revoked*, and what is new of *held*."""
     known = [(read_kept(data, f"grants[{index}]").id, data) for index, data in enumerate(kept)]
     ids = {grant_id for grant_id, _ in known}
     left = [data for grant_id, data in known if grant_id != revoked]
-    return left + [grant.to_dict() for grant in given if grant.id not in ids]
+    return left + [grant.to_dict() for grant in held if grant.id not in ids]
 
 
 def _decided(rule: Rule, where: str) -> Rule:

@@ -6,7 +6,7 @@ lets no text of a model's act on the terminal, `console` is the terminal.
 
 from __future__ import annotations
 
+from llm_agent.errors import NoTerminal
 from llm_agent.terminal.asking import ask
-from llm_agent.terminal.console import NoTerminal
 
 __all__ = ["NoTerminal", "ask"]

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 import attrs
 
+from llm_agent.errors import NoTerminal
 from llm_agent.terminal.harmless import rows_of
 
 # How often it is looked whether the answer is still wanted, in seconds: an event cannot wake a selector.
@@ -26,10 +27,6 @@ _LOOK: Final = 0.05
 _CHUNK: Final = 4_096
 # Columns below which no line is broken.
 _NARROWEST: Final = 20
-
-
-class NoTerminal(RuntimeError):
-    """There is no terminal to ask at, or it is gone."""
 
 
 class NotWanted(Exception):

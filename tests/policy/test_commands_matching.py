@@ -35,7 +35,6 @@ SEALED = Command("git", ("push",), is_sealed=True, later=("--force",))
         ({"command": "git", "args-any": ["-f"]}, GIT, False, False),
         ({"command": "git", "args-any": ["-f"]}, SEALED, None, None),
         ({"command": "git", "args-any": ["--force"]}, SEALED, None, True),
-        ({"command": "git", "args_any": ("--force",)}, GIT, True, True),
         ({"command": "git", "args-any": ["--lease"]}, Command("git", ("--lease=x",)), False, True),
         ({"command": "rm", "args": ["x"]}, SEALED, False, False),
         ({"command": "git", "args": ["push"], "exact": True}, GIT, False, False),
