@@ -271,24 +271,24 @@ def split_find(words: Sequence[Word]) -> tuple[tuple[Word, ...], list[tuple[Word
     runs: list[tuple[Word, ...]] = []
     place = 0
     while place < len(words):
-        length = _length_of_reading(words[place:])
-        if length:
-            runs.append(tuple(None if "{}" in str(word) else word for word in words[place + 1 : place + length]))
-            place += length + 1
-        else:
+        if words[place] != "-exec" or _READERS.isdisjoint(words[place + 1 : place + 2]):
             own.append(words[place])
             place += 1
+            continue
+        end = _end_of_run(words, place)
+        if end == len(words):  # nor does any command after it end
+            return (*own, *words[place:]), runs
+        runs.append(tuple(None if word is None or "{}" in word else word for word in words[place + 1 : end]))
+        place = end + 1
     return tuple(own), runs
 
 
-def _length_of_reading(words: Sequence[Word]) -> int:
-    """How many of *words* come before the `;` or `+` that ends `-exec` and a reader; 0 if they do not begin so."""
-    if len(words) < 2 or words[0] != "-exec" or words[1] not in _READERS:
-        return 0
-    for place, word in enumerate(words):
-        if word == ";" or (word == "+" and words[place - 1] == "{}"):
+def _end_of_run(words: Sequence[Word], start: int) -> int:
+    """Where the command that begins at *start* ends: at a `;`, or a `+` after all files; else past the last word."""
+    for place in range(start, len(words)):
+        if words[place] == ";" or (words[place] == "+" and words[place - 1] == "{}"):
             return place
-    return 0
+    return len(words)
 
 
 def git_parts(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -12,6 +12,7 @@ import pytest
 from judging import request, verdict
 
 from llm_agent.policy import danger_floor
+from llm_agent.policy.carriers import split_find
 from llm_agent.policy.commands import MAX_CHARACTERS, MAX_WORDS, UNKNOWN, commands_of
 
 FLOOR = danger_floor(home="/home/me", config="/home/me/.agent")
@@ -119,6 +120,24 @@ def test_no_list_of_arguments_takes_long() -> None:
             judged(command=program, args=words)
 
     assert time.process_time() - started < 20
+
+
+def test_a_find_whose_commands_never_end_is_read_once() -> None:
+    """What is looked for behind one of them, and is not there, is not looked for behind the next."""
+    looked_at = 0
+
+    class Word(str):
+        def __eq__(self, other: object) -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    words = [Word(word) for word in ["-exec", "cat"] * 2_000]
+
+    assert split_find(words) == (tuple(words), [])
+    assert looked_at < 10 * len(words)
 
 
 def test_more_than_a_kernel_takes_is_one_unknown_command() -> None:
