@@ -151,12 +151,18 @@ def _of_call(command: Any, args: Any) -> list[Command]:
     is_plain = not isinstance(command, str) or _PLAIN_COMMAND.fullmatch(command) is not None
     # Arguments in one text may be handed to a shell, whatever the command is.
     found = _Scene(is_opaque=tail == [None]).commands(words) if is_plain else []
-    is_windows = isinstance(command, str) and _DRIVE.match(command) and tail
-    if isinstance(command, str) and not is_windows and ("\\" in command if is_plain else not tail):
-        # To a shell `r\\m` is rm, whatever comes behind it.
+    if isinstance(command, str) and _is_for_a_shell(command, is_plain, bool(tail)):
         script = _of_script(command, _Scene(in_shell=True))
         found += [attrs.evolve(each, is_sealed=each.is_sealed or bool(tail)) for each in script]
     return found or [_unknown(words)]
+
+
+def _is_for_a_shell(command: str, is_plain: bool, has_args: bool) -> bool:
+    """Whether a shell could read more in *command* than the name of a program."""
+    if not is_plain:
+        return not has_args
+    # To a shell `r\\m` is rm, whatever comes behind it; a drive says that it is none.
+    return "\\" in command and not (has_args and _DRIVE.match(command))
 
 
 def _is_possible(words: Sequence[Word]) -> bool:

@@ -117,48 +117,35 @@ class _Danger:
 
 
 def _denied(home: Place, config: Place | None) -> list[_Danger]:
-    def deletes(command: Command) -> Truth:
-        from llm_agent.policy.hazards import deletes_root_or_home
-
-        return deletes_root_or_home(command, str(home))
-
-    rows = [_certain("deletes-root-or-home", "deletes / or a home, with all that is in it", deletes)]
-    # The same, where it cannot be told: a target that is expanded, or another folder is current.
-    rows.append(_suspected("deletes-unverifiably", "deletes recursively, and what cannot be told", deletes))
-
-    def changes(command: Command) -> Truth:
-        from llm_agent.policy.hazards import changes_root_or_home
-
-        return changes_root_or_home(command, str(home))
-
-    rows.append(_suspected("changes-root-or-home", "moves, locks or empties / or a home", changes))
+    deletes = _hazard("deletes_root_or_home", str(home))
+    rows = [
+        _certain("deletes-root-or-home", "deletes / or a home, with all that is in it", deletes),
+        # The same, where it cannot be told: a target that is expanded, or another folder is current.
+        _suspected("deletes-unverifiably", "deletes recursively, and what cannot be told", deletes),
+        _suspected(
+            "changes-root-or-home", "moves, locks or empties / or a home", _hazard("changes_root_or_home", str(home))
+        ),
+    ]
     if config is None:
         return rows
-
-    def names_config(command: Command) -> Truth:
-        from llm_agent.policy.hazards import names_inside
-
-        return names_inside(command, str(config), str(home))
-
     note = "names the agent's own configuration"
-    rows.append(_certain("names-config", note, names_config))
+    rows.append(_certain("names-config", note, _hazard("names_inside", str(config), str(home))))
     rows.append(_Danger("danger:place-in-config", "deny", note, lambda facts: _is_place_in(config, facts)))
     return rows
 
 
 def _asked(config: Place | None) -> list[_Danger]:
     rows = [
-        _named("formats-disk", "formats or overwrites a disk", "formats_disk"),
-        _named("destroys-git-work", "may throw away work that git keeps", "destroys_git_work"),
-        _named("gains-privilege", "runs with the rights of another user", "gains_privilege"),
-        _named("stops-machine", "stops or restarts the machine", "stops_machine"),
-        _named("reads-script", "runs what it reads from its input", "reads_script_from_input"),
-        _named("names-guarded", "names a start-up file, a key, or what git keeps", "names_guarded"),
+        _suspected("formats-disk", "formats or overwrites a disk", _hazard("formats_disk")),
+        _suspected("destroys-git-work", "may throw away work that git keeps", _hazard("destroys_git_work")),
+        _suspected("gains-privilege", "runs with the rights of another user", _hazard("gains_privilege")),
+        _suspected("stops-machine", "stops or restarts the machine", _hazard("stops_machine")),
+        _suspected("reads-script", "runs what it reads from its input", _hazard("reads_script_from_input")),
+        _suspected("names-guarded", "names a start-up file, a key, or what git keeps", _hazard("names_guarded")),
     ]
+    runs_unseen = _hazard("runs_unseen")
 
     def unseen(facts: Facts) -> Truth:
-        from llm_agent.policy.hazards import runs_unseen
-
         return any(runs_unseen(command) is not False for command in facts.commands)
 
     rows.append(_Danger("danger:runs-unseen", "ask", "may run what cannot be seen in it", unseen))
@@ -166,6 +153,18 @@ def _asked(config: Place | None) -> list[_Danger]:
         unreadable = "names a place that cannot be checked"
         rows.append(_Danger("danger:unreadable-place", "ask", unreadable, _has_unreadable_place))
     return rows
+
+
+def _hazard(name: str, *folders: str) -> Hazard:
+    """A predicate of `hazards`, which is only loaded for a policy that looks at commands."""
+
+    def look(command: Command) -> Truth:
+        from llm_agent.policy import hazards
+
+        answer: Truth = getattr(hazards, name)(command, *folders)
+        return answer
+
+    return look
 
 
 def _certain(name: str, note: str, hazard: Hazard) -> _Danger:
@@ -178,16 +177,6 @@ def _suspected(name: str, note: str, hazard: Hazard) -> _Danger:
         return any(hazard(each) is not False for each in facts.commands if each.program is not None)
 
     return _Danger(f"danger:{name}", "ask", note, check)
-
-
-def _named(name: str, note: str, hazard: str) -> _Danger:
-    def look(command: Command) -> Truth:
-        from llm_agent.policy import hazards
-
-        answer: Truth = getattr(hazards, hazard)(command)
-        return answer
-
-    return _suspected(name, note, look)
 
 
 def _is_place_in(folder: Place, facts: Facts) -> Truth:

@@ -13,6 +13,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Final
 
 import attrs
@@ -286,13 +287,12 @@ def _without_patterns(command: Command) -> Command:
     options = _PATTERNS.get(command.program or "")
     if options is None or command.is_elsewhere or "--" in command.words:
         return command
-    kept: list[str] = []
-    before = ""
-    for word in command.words:
-        if not options.fullmatch(word) and ("=" in before or not options.fullmatch(before)):
-            kept.append(word)
-        before = word
-    return attrs.evolve(command, tokens=tuple(kept), later=())
+    kept = tuple(
+        word
+        for before, word in pairwise(("", *command.words))
+        if not options.fullmatch(word) and ("=" in before or not options.fullmatch(before))
+    )
+    return attrs.evolve(command, tokens=kept, later=())
 
 
 def names_inside(command: Command, folder: str, home: str | None = None) -> bool | None:

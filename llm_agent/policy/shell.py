@@ -43,8 +43,8 @@ _CONNECTIVES: Final = names("; & && || | |& ( ) { } ! if then elif else fi while
 _REDIRECTIONS: Final = names("< > >> >| <> &> &>> >& <&")
 # In a place where a command is expected these are grammar; there, the tree has misread something.
 _KEYWORDS: Final = names("! { } [[ ]] if then elif else fi case esac for select while until do done in function")
-# Of `[`: what is between its words is one of its own words; `<` and `>` would redirect.
-_COMPARISONS: Final = names("! = == !=")
+# In `[ ... ]`: what the tree takes for a sign or an option is a word like the others; `<` and `>` would redirect.
+_TEST_WORDS: Final = names("test_operator ! = == !=")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLAIN_EXPANSION: Final = re.compile(
     r"\$(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]|\{(?:[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])\})"
@@ -177,16 +177,19 @@ class _Script:
     def _test(self, node: Any) -> Iterator[Word]:
         """The words of `[ ... ]`; the tree makes an expression of them, and of what only `[[` may hold."""
         parts = list(_operands(node, 0))
-        if [parts[0].type, parts[-1].type] != ["[", "]"]:
-            raise Unclear("a condition")
         self._check_one_line(parts)
-        for part in parts:
-            if part.is_named and part.type != "test_operator":
-                yield self._word(part)
-            elif part.is_named or part.type in _COMPARISONS or part in (parts[0], parts[-1]):
+        opening, *operands, closing = parts
+        if (opening.type, closing.type) != ("[", "]"):
+            raise Unclear("a condition")
+        yield "["
+        for part in operands:
+            if part.type in _TEST_WORDS:
                 yield self._written(part)
+            elif part.is_named:
+                yield self._word(part)
             else:
                 raise Unclear(part.type)
+        yield "]"
 
     def _assignment(self, node: Any) -> None:
         parts = node.children if node.type == "variable_assignments" else [node]
