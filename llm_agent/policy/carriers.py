@@ -213,11 +213,15 @@ def _has_any(words: Sequence[str], carrying: Sequence[str]) -> bool:
 def _is_option(word: str, option: str) -> bool:
     """*word* is *option*, an abbreviation of it that getopt would accept, or holds its value or other letters too."""
     if option.startswith("--"):
-        name = word.partition("=")[0]
-        return len(name) > 2 and option.startswith(name)
+        return abbreviates(word.partition("=")[0], option)
     if len(option) == 2 and option.startswith("-"):
         return word.startswith("-") and not word.startswith("--") and option[1] in word
     return word == option or word.startswith(f"{option}=") or (option.startswith("-") and word == f"-{option}")
+
+
+def abbreviates(word: str, *options: str) -> bool:
+    """Whether *word* is one of these long options, or so much of its beginning as getopt might accept."""
+    return len(word) > 2 and any(option.startswith(word) for option in options)
 
 
 def _sets_any(words: Sequence[str]) -> bool:

@@ -18,7 +18,7 @@ from typing import Final
 
 import attrs
 
-from llm_agent.policy.carriers import git_parts
+from llm_agent.policy.carriers import abbreviates, git_parts
 from llm_agent.policy.commands import Command
 from llm_agent.policy.shell import names
 from llm_agent.policy.wrappers import SHELLS
@@ -104,7 +104,7 @@ def changes_root_or_home(command: Command, home: str | None = None) -> bool | No
 
 def _is_recursive(command: Command) -> bool | None:
     for word in command.words:
-        if re.fullmatch(r"-[A-QS-Za-qs-z]*[rR][A-Za-z]*", word) or (len(word) > 2 and "--recursive".startswith(word)):
+        if re.fullmatch(r"-[A-QS-Za-qs-z]*[rR][A-Za-z]*", word) or abbreviates(word, "--recursive"):
             return True
     return None if command.is_sealed else False
 
@@ -237,9 +237,9 @@ def destroys_git_work(command: Command) -> bool | None:
 def _destroys(subcommand: str, words: list[str]) -> bool:
     match subcommand:
         case "push":
-            return any(_is_force(word) for word in words)
+            return any(map(_forces_push, words))
         case "reset":
-            return any(len(word) > 2 and "--hard".startswith(word) for word in words)
+            return any(abbreviates(word, "--hard") for word in words)
         case "clean" | "filter-branch" | "filter-repo":
             return True
         case "checkout":  # of files, over what is there
@@ -258,17 +258,14 @@ def _destroys(subcommand: str, words: list[str]) -> bool:
 
 
 def _is_forced(word: str) -> bool:
-    long = ("--force", "--discard-changes")
-    return bool(re.match(r"-[A-Za-z]*f", word)) or any(len(word) > 3 and option.startswith(word) for option in long)
+    return bool(re.match(r"-[A-Za-z]*f", word)) or abbreviates(word, "--force", "--discard-changes")
 
 
-def _is_force(word: str) -> bool:
+def _forces_push(word: str) -> bool:
     if word.startswith(("+", ":")):
         return True
-    name = word.partition("=")[0]
     if word.startswith("--"):
-        long = ("--force", "--force-with-lease", "--mirror", "--delete", "--prune")
-        return any(len(name) > 2 and option.startswith(name) for option in long)
+        return abbreviates(word.partition("=")[0], "--force", "--force-with-lease", "--mirror", "--delete", "--prune")
     return bool(re.match(r"-[A-Za-z46]*[fd]", word))
 
 

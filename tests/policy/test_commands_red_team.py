@@ -56,7 +56,7 @@ GIT_WORK = [
     "git restore -SW .", "git restore --staged --worktree .", "git switch -f main", "git switch --discard-changes main",
     "git rm -rf .", "git branch -D x", "git branch --delete --force x", "git worktree remove --force x",
     "git worktree remove -f x",
-    "git update-ref -d HEAD",
+    "git update-ref -d HEAD", "git rm --f x", "git rm --for x",
 ]  # fmt: skip
 SECRETS = [
     "cat ~/.aws/credentials", "cat ~/.kube/config", "cp ~/.gnupg/x .", "cat ~/.git-credentials",
